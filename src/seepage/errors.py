@@ -1,0 +1,27 @@
+"""The errors a user can meet. Each carries one sentence with the reason and the remedy."""
+
+from __future__ import annotations
+
+
+class SeepageError(Exception):
+    """Base of every error that is the user's to fix: printed as one sentence, never as a traceback."""
+
+
+class SpecError(SeepageError):
+    """The audit specification is wrong: an unknown key, an impossible value, a missing file."""
+
+
+class DataError(SeepageError):
+    """The data cannot be used: empty, NaN, labels out of range, a shape the model does not take."""
+
+
+class ModelError(SeepageError):
+    """The model cannot be built or loaded."""
+
+
+class LogError(SeepageError):
+    """A log folder is missing, unreadable, or belongs to another audit."""
+
+
+class NotApplicable(SeepageError):  # noqa: N818 - a finding about one attack, not a failure of the audit
+    """This attack cannot work on this model or protocol. The audit records why and goes on."""

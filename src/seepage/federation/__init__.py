@@ -1,0 +1,42 @@
+"""The protocol: local training, partitions, aggregation, threat models and rounds."""
+
+from seepage.federation.aggregation import AGGREGATIONS, aggregate
+from seepage.federation.local import client, local_batches, local_update, trainable, training_mode
+from seepage.federation.losses import LOSSES, loss_name
+from seepage.federation.partition import draw_clients
+from seepage.federation.rounds import Played, apply_update, honest_server, play
+from seepage.federation.threat import (
+    THREATS,
+    ThreatModel,
+    custom_threat,
+    describe_knowledge,
+    effective_grants,
+    knowledge,
+    missing_grants,
+    server_sees,
+)
+
+__all__ = [
+    "AGGREGATIONS",
+    "LOSSES",
+    "THREATS",
+    "Played",
+    "ThreatModel",
+    "aggregate",
+    "apply_update",
+    "client",
+    "custom_threat",
+    "describe_knowledge",
+    "draw_clients",
+    "effective_grants",
+    "honest_server",
+    "knowledge",
+    "local_batches",
+    "local_update",
+    "loss_name",
+    "missing_grants",
+    "play",
+    "server_sees",
+    "trainable",
+    "training_mode",
+]

@@ -1,0 +1,139 @@
+"""Playing the protocol: rounds between one server and its clients, and what the server keeps of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from seepage.errors import DataError
+from seepage.federation.aggregation import aggregate
+from seepage.federation.local import trainable
+from seepage.federation.threat import ThreatModel, effective_grants, sees_each_update
+from seepage.types import Batch, Broadcast, Crafted, Exchange, Grant, LocalStep, Update, UpdateKind
+
+Craft = Callable[[nn.Module, Sequence[Exchange]], Crafted | None]
+"""The server's choice of the next model from what it has seen; None: no further round wanted."""
+
+ClientData = Callable[[int], Sequence[Batch]]
+"""Round number to each client's batch in that round."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """The server's side (`exchanges`) and, apart from it, the truth that only scoring may see."""
+
+    exchanges: tuple[Exchange, ...]
+    truth: Batch
+    truth_clients: Tensor
+    """(n,) which client holds each example of `truth`."""
+    rounds: int
+
+
+def honest_server(rounds: int, *, lr: float = 0.1) -> Craft:
+    """A server that sends the model it has, trained on by the updates it received, for `rounds` rounds."""
+
+    def craft(model: nn.Module, history: Sequence[Exchange]) -> Crafted | None:
+        done = 1 + max((e.broadcast.round for e in history), default=-1)
+        if done >= rounds:
+            return None
+        if done == 0:
+            return Crafted(model)
+        last = [e for e in history if e.broadcast.round == done - 1]
+        update = last[0].update if len(last) == 1 else aggregate([e.update for e in last], "mean")
+        return Crafted(apply_update(last[0].broadcast.model, update, lr=lr))
+
+    return craft
+
+
+def apply_update(model: nn.Module, update: Update, *, lr: float) -> nn.Module:
+    """A copy of the model moved by an aggregate: by the delta itself, or by -lr times the gradient."""
+    moved = copy.deepcopy(model)
+    scale = 1.0 if update.kind is UpdateKind.DELTA else -lr
+    with torch.no_grad():
+        for name, parameter in trainable(moved).items():
+            parameter.add_(update.tensors[name], alpha=scale)
+        for name, buffer in moved.named_buffers():
+            if update.buffers is not None and name in update.buffers:
+                buffer.copy_(update.buffers[name])
+    return moved
+
+
+def play(
+    craft: Craft,
+    model: nn.Module,
+    data: ClientData,
+    *,
+    step: LocalStep,
+    threat: ThreatModel,
+    aggregation: str = "per_client",
+    max_rounds: int = 1,
+    on_round: Callable[[int], None] | None = None,
+) -> Played:
+    """Let the server craft, the clients train and the threat model filter, until the server wants no more."""
+    grants = effective_grants(threat, aggregation)
+    exchanges: list[Exchange] = []
+    truth: dict[int, list[Batch]] = {}
+    number = 0
+    while number < max_rounds:
+        crafted = craft(model, tuple(exchanges))
+        if crafted is None:
+            break
+        batches = data(number)
+        selected = range(len(batches)) if crafted.clients is None else crafted.clients
+        broadcast = Broadcast(crafted.model, number)
+        updates = {c: step(broadcast, batches[c]) for c in selected}
+        for c in selected:
+            _remember(truth.setdefault(c, []), batches[c])
+        exchanges += _view(broadcast, updates, batches, threat, aggregation, grants, crafted)
+        number += 1
+        if on_round is not None:
+            on_round(number)
+    if not exchanges:
+        raise DataError("no round was played: the attack asked for none, or the threat model allows none.")
+    clients = [c for c, kept in truth.items() for batch in kept for _ in range(len(batch))]
+    return Played(
+        exchanges=tuple(exchanges),
+        truth=Batch.concat([batch for kept in truth.values() for batch in kept]),
+        truth_clients=torch.tensor(clients),
+        rounds=number,
+    )
+
+
+def _remember(kept: list[Batch], batch: Batch) -> None:
+    """A client that trains on the same batch again adds no new truth."""
+    if not any(batch is known for known in kept):
+        kept.append(batch)
+
+
+def _view(
+    broadcast: Broadcast,
+    updates: dict[int, Update],
+    batches: Sequence[Batch],
+    threat: ThreatModel,
+    aggregation: str,
+    grants: frozenset[Grant],
+    crafted: Crafted,
+) -> list[Exchange]:
+    """What this server keeps of one round: single updates or one aggregate, minus what it is not told."""
+
+    def exchange(update: Update, clients: tuple[int, ...]) -> Exchange:
+        labels = torch.cat([batches[c].labels for c in clients])
+        return Exchange(
+            broadcast=broadcast,
+            update=replace(
+                update,
+                num_examples=update.num_examples if Grant.BATCH_SIZE in grants else None,
+                buffers=update.buffers if Grant.BUFFERS in grants else None,
+            ),
+            clients=clients,
+            labels=labels if Grant.LABELS in grants else None,
+            secret=crafted.secret,
+        )
+
+    if sees_each_update(threat, aggregation):
+        return [exchange(update, (c,)) for c, update in updates.items()]
+    return [exchange(aggregate(list(updates.values()), aggregation), tuple(updates))]

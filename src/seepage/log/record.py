@@ -1,0 +1,166 @@
+"""The versioned record of a run. Plain data: reading a log needs neither torch nor the audited model.
+
+One folder a run:
+
+    log.json                    `Header`: spec, seeds, versions, threat model, the planned cells
+    cells/<id>.json             `Cell`: one attack on one seed; its presence means the cell is finished
+    cells/<id>.safetensors      truth and matched reconstructions of that cell
+    pictures/<id>.png           the same as a picture, originals above reconstructions
+    report.html
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+BASELINE = "prior_only"
+"""The attack that sees no update. Every score stands beside its score on the same examples."""
+
+
+class Record(BaseModel):
+    """Frozen, and strict about unknown fields: a log from another version says so instead of misleading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AttackRef(Record):
+    """One attack of the audit with its hyperparameters."""
+
+    name: str
+    params: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """A short name, unique for these parameters; the plain name when there are none.
+
+        >>> AttackRef(name="prior_only").key
+        'prior_only'
+        """
+        if not self.params:
+            return self.name
+        digest = hashlib.sha256(json.dumps(self.params, sort_keys=True).encode()).hexdigest()
+        return f"{self.name}-{digest[:6]}"
+
+    @property
+    def title(self) -> str:
+        inside = ", ".join(f"{k}={v}" for k, v in self.params.items())
+        return f"{self.name}({inside})" if inside else self.name
+
+
+class InputRecord(Record):
+    """What one example is, for drawing it."""
+
+    modality: Literal["image", "text", "tabular"]
+    shape: tuple[int, ...]
+    num_classes: int
+    value_range: tuple[float, float] | None = None
+    class_names: tuple[str, ...] = ()
+    column_names: tuple[str, ...] = ()
+
+
+class ThreatRecord(Record):
+    """Who the server is and what it may know and do, in the words of the report."""
+
+    name: str
+    description: str
+    grants: tuple[str, ...]
+    rounds: int = 1
+    server_sees: str
+    """One sentence: each update, only the secure sum, ..."""
+
+
+class Header(Record):
+    """Written before the first cell runs."""
+
+    schema_version: int = SCHEMA_VERSION
+    title: str
+    created: str
+    """UTC, ISO 8601."""
+    spec: dict[str, Any]
+    spec_hash: str
+    seeds: tuple[int, ...]
+    attacks: tuple[AttackRef, ...]
+    """In the order of the report; the baseline first."""
+    threat: ThreatRecord
+    input: InputRecord
+    model_name: str
+    model_parameters: int
+    data_name: str
+    data_source: str
+    data_examples: int
+    exact_tolerance: float
+    """Largest absolute error of an 'exact' reconstruction, as a fraction of the value range."""
+    device: str
+    packages: dict[str, str]
+    python: str
+    git_revision: str | None = None
+
+    def planned(self) -> list[tuple[AttackRef, int, str]]:
+        """Every cell of the run: attack, seed, cell id."""
+        return [(a, s, cell_id(a, s)) for s in self.seeds for a in self.attacks]
+
+
+def cell_id(attack: AttackRef, seed: int) -> str:
+    return f"{attack.key}-seed{seed}"
+
+
+class Example(Record):
+    """What became of one private example."""
+
+    index: int
+    """Row in the cell's tensors."""
+    client: int
+    label: int
+    recovered: bool
+    """A candidate was assigned to it. If not, its scores are those of a mid-grey guess."""
+    scores: dict[str, float]
+    """exact is 0 or 1; the rest by metric name."""
+    baseline: dict[str, float] = Field(default_factory=dict)
+    """The same metrics for the best guess that used no update (in a layer's space: the mean feature)."""
+    claimed: bool = False
+    truth_text: str | None = None
+    reconstruction_text: str | None = None
+
+
+class Cost(Record):
+    """What the attack took. The client's own training is not counted."""
+
+    seconds: float
+    rounds: int
+    """Rounds of the protocol, i.e. queries to each client addressed."""
+    peak_memory_mb: float
+    """Highest additional resident memory seen while the attack ran."""
+
+
+class Cell(Record):
+    """One attack on one seed."""
+
+    attack: AttackRef
+    seed: int
+    status: Literal["done", "not_applicable", "failed"]
+    reason: str = ""
+    space: str = "input"
+    """`input`, or the layer whose input features were rebuilt."""
+    examples: tuple[Example, ...] = ()
+    batch_scores: dict[str, float] = Field(default_factory=dict)
+    """Scores of the batch as a whole: extraction_recall, label_accuracy, ..."""
+    candidates: int = 0
+    claims: int = 0
+    """Candidates the attack itself vouches for ..."""
+    claims_right: int = 0
+    """... and how many of those are exact."""
+    label_counts: tuple[int, ...] | None = None
+    true_label_counts: tuple[int, ...] | None = None
+    knowledge: tuple[str, ...] = ()
+    """What the server was allowed to know, one plain sentence each."""
+    notes: tuple[str, ...] = ()
+    cost: Cost | None = None
+
+    @property
+    def id(self) -> str:
+        return cell_id(self.attack, self.seed)

@@ -1,0 +1,88 @@
+"""From cells to figures: one summary an attack, each score with its interval and its baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from seepage.log.intervals import Interval, bootstrap
+from seepage.log.record import AttackRef, Cell, Record
+from seepage.log.store import AuditLog
+
+
+class AttackSummary(Record):
+    """All seeds of one attack taken together."""
+
+    attack: AttackRef
+    status: str
+    """done, partial, not_applicable, failed or not_run."""
+    reason: str = ""
+    space: str = "input"
+    cells: int = 0
+    examples: int = 0
+    exact: int = 0
+    """Examples rebuilt within the stated tolerance."""
+    claims: int = 0
+    claims_right: int = 0
+    scores: dict[str, Interval]
+    """By metric, over examples (psnr, ssim, exact, ...) or batches (extraction_recall, ...)."""
+    baseline: dict[str, Interval]
+    """The per-example metrics again, for the best guess without any update on the same examples."""
+    seconds: float = 0.0
+    rounds: int = 0
+    peak_memory_mb: float = 0.0
+    knowledge: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _intervals(batches: Iterable[Sequence[Mapping[str, float]]]) -> dict[str, Interval]:
+    """For each metric: one group a batch, one value an example."""
+    groups: dict[str, list[list[float]]] = {}
+    for batch in batches:
+        for name in batch[0] if batch else ():
+            groups.setdefault(name, []).append([scores[name] for scores in batch])
+    return {name: bootstrap(values) for name, values in groups.items()}
+
+
+def _status(cells: Sequence[Cell], planned: int) -> tuple[str, str]:
+    if not cells:
+        return "not_run", "this attack has not been run yet"
+    done = [c for c in cells if c.status == "done"]
+    if not done:
+        return cells[0].status, cells[0].reason
+    failed = [c for c in cells if c.status != "done"]
+    if failed:
+        return "partial", f"{len(failed)} of {planned} runs did not finish: {failed[0].reason}"
+    if len(cells) < planned:
+        return "partial", f"{planned - len(cells)} of {planned} runs are still missing"
+    return "done", ""
+
+
+def summarise_attack(log: AuditLog, attack: AttackRef) -> AttackSummary:
+    cells = log.cells_where(lambda c: c.attack == attack)
+    status, reason = _status(cells, len(log.header.seeds))
+    done = [c for c in cells if c.status == "done"]
+    costs = [c.cost for c in done if c.cost is not None]
+    return AttackSummary(
+        attack=attack,
+        status=status,
+        reason=reason,
+        space=done[0].space if done else "input",
+        cells=len(done),
+        examples=sum(len(c.examples) for c in done),
+        exact=sum(int(e.scores.get("exact", 0.0) == 1.0) for c in done for e in c.examples),
+        claims=sum(c.claims for c in done),
+        claims_right=sum(c.claims_right for c in done),
+        scores=_intervals([e.scores for e in c.examples] for c in done)
+        | _intervals([c.batch_scores] for c in done),
+        baseline=_intervals([e.baseline for e in c.examples] for c in done),
+        seconds=sum(c.seconds for c in costs) / max(1, len(costs)),
+        rounds=max((c.rounds for c in costs), default=0),
+        peak_memory_mb=max((c.peak_memory_mb for c in costs), default=0.0),
+        knowledge=done[0].knowledge if done else (),
+        notes=tuple(dict.fromkeys(note for c in done for note in c.notes)),
+    )
+
+
+def summarise(log: AuditLog) -> list[AttackSummary]:
+    """One summary for each attack of the log, in the order of the spec; the baseline first."""
+    return [summarise_attack(log, attack) for attack in log.header.attacks]
