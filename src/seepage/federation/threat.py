@@ -52,7 +52,7 @@ THREATS: dict[str, ThreatModel] = {
         ),
         ThreatModel(
             name="malicious_server_secure_aggregation",
-            description="The server chooses the weights, one set for all clients, and sees only a secure sum.",
+            description="The server chooses the weights, the same for all, and sees only the secure sum.",
             grants=_TOLD | {Grant.CRAFT_WEIGHTS, Grant.SEVERAL_ROUNDS},
             rounds=1000,
         ),

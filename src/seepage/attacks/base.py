@@ -1,0 +1,130 @@
+"""What every attack is: `reconstruct` from exchanges and knowledge; `craft` as well if it is dishonest.
+
+The base class owns validation, so that an author writes one method and a wrong update never becomes a
+wrong number.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from seepage.errors import DataError
+from seepage.federation import trainable
+from seepage.types import Crafted, Exchange, Grant, Knowledge, Reconstruction
+
+
+class Attack(ABC):
+    """One attack with its hyperparameters. Neither method is ever given a client's batch."""
+
+    requires: frozenset[Grant] = frozenset()
+    """Checked against the threat model before anything runs."""
+
+    def check(self, model: nn.Module, known: Knowledge) -> None:  # noqa: B027 - optional on purpose
+        """Raise NotApplicable, with the reason and a remedy, if this model cannot be attacked this way."""
+
+    def craft(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge) -> Crafted | None:
+        """The model to send next, or None when no further round is wanted. Passive attacks leave it be."""
+        return None
+
+    @property
+    def active(self) -> bool:
+        """A dishonest server: it crafts what it sends."""
+        return Grant.CRAFT_WEIGHTS in self.requires
+
+    @abstractmethod
+    def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
+        """Everything this attack can say about the clients' examples."""
+
+    @final
+    def run(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
+        """Validate the updates, reconstruct, validate the result."""
+        if not exchanges:
+            raise DataError("there is no update to attack: play at least one round.")
+        for exchange in exchanges:
+            check_update(exchange)
+        return _checked(self.reconstruct(exchanges, known), known)
+
+
+class PerUpdateAttack(Attack):
+    """A passive attack that looks at each update by itself; candidates of all updates are pooled."""
+
+    @abstractmethod
+    def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
+        """Candidates from one update."""
+
+    def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
+        found = [self.invert(exchange, known) for exchange in exchanges]
+        return pool(found)
+
+
+def check_update(exchange: Exchange) -> None:
+    """Names and shapes must be the model's and every value finite."""
+    parameters = trainable(exchange.broadcast.model)
+    tensors = exchange.update.tensors
+    if absent := [name for name in parameters if name not in tensors]:
+        raise DataError(
+            f"the update lacks {len(absent)} of the model's parameters (first: '{absent[0]}'): "
+            "the update and the model must belong together."
+        )
+    for name, parameter in parameters.items():
+        tensor = tensors[name]
+        if tensor.shape != parameter.shape:
+            raise DataError(
+                f"the update's '{name}' has shape {tuple(tensor.shape)} where the model has "
+                f"{tuple(parameter.shape)}: the update and the model must belong together."
+            )
+        # aminmax carries NaN through and allocates nothing, where isfinite().all() needs a copy-sized mask.
+        if tensor.numel() and not torch.stack(torch.aminmax(tensor.detach())).isfinite().all():
+            raise DataError(
+                f"the update's '{name}' contains NaN or infinite values: the client's training diverged; "
+                "lower the learning rate or check the data."
+            )
+
+
+def _checked(result: Reconstruction, known: Knowledge) -> Reconstruction:
+    k = len(result)
+    for field in ("claimed", "confidence", "support", "source"):
+        value = getattr(result, field)
+        if value is not None and len(value) != k:
+            raise DataError(f"the attack returned {k} candidates but {len(value)} entries of '{field}'.")
+    if result.values.is_floating_point() and k:
+        finite = result.values.flatten(1).isfinite().all(dim=1)
+        if not finite.all():
+            raise DataError("the attack returned candidates with NaN or infinite values.")
+    return result
+
+
+def _concat(parts: Sequence[Tensor | None]) -> Tensor | None:
+    present = [p for p in parts if p is not None]
+    return torch.cat(present) if len(present) == len(parts) else None
+
+
+def pool(found: Sequence[Reconstruction]) -> Reconstruction:
+    """Put the candidates of several updates together, remembering the source of each."""
+    if len(found) == 1:
+        return replace(found[0], source=torch.zeros(len(found[0]), dtype=torch.long))
+    first = found[0]
+    if any(f.space != first.space or f.model_units != first.model_units for f in found):
+        raise DataError("reconstructions in different spaces cannot be pooled.")
+    rows = [f.rows for f in found if f.rows is not None]
+    counts = [f.label_counts for f in found]
+    return Reconstruction(
+        values=torch.cat([f.values for f in found]),
+        space=first.space,
+        model_units=first.model_units,
+        claimed=_concat([f.claimed for f in found]),
+        confidence=_concat([f.confidence for f in found]),
+        support=_concat([f.support for f in found]),
+        rows=sum(rows[1:], rows[0]) if len(rows) == len(found) else None,
+        source=torch.cat([torch.full((len(f),), i) for i, f in enumerate(found)]),
+        label_counts=torch.stack([c for c in counts if c is not None]).sum(dim=0)
+        if all(c is not None for c in counts)
+        else None,
+        notes=tuple(dict.fromkeys(note for f in found for note in f.notes)),
+    )

@@ -1,0 +1,48 @@
+"""A layer's gradient out of an update, whether the client sent a gradient or a weight delta."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from seepage.attacks.parts.layers import LinearLayer
+from seepage.types import Exchange, Knowledge, UpdateKind
+
+
+@dataclass(frozen=True)
+class LayerGradient:
+    """weight (N, m) and bias (N,) of one linear layer, up to the common factor `scale`.
+
+    gradient = scale * tensors; `scale` is None where the server cannot know it. Ratios of weight to bias
+    rows do not need it.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    scale: float | None
+    steps: int | None
+    """Local steps the update was summed over; None where unknown. The ratio is exact only for 1."""
+
+
+def layer_gradient(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> LayerGradient:
+    """Read `layer` from the update without copying it (but for weight decay, which must be subtracted)."""
+    assert layer.bias is not None
+    update = exchange.update
+    weight, bias = update.tensors[layer.weight].detach(), update.tensors[layer.bias].detach()
+    if update.kind is UpdateKind.GRADIENT:
+        return LayerGradient(weight, bias, scale=1.0, steps=1)
+    local = known.local
+    if local is None:
+        return LayerGradient(weight, bias, scale=None, steps=None)
+    examples = update.num_examples
+    # An aggregate's clients each ran their own steps on their share of the examples.
+    steps = None if examples is None else local.num_steps(max(1, examples // len(exchange.clients)))
+    if local.weight_decay and steps is not None:
+        # delta = -lr * (g + wd * w) for one step; over several, w is taken at its received value.
+        model = exchange.broadcast.model
+        decay = local.lr * local.weight_decay * steps
+        weight = weight + decay * model.get_parameter(layer.weight).detach()
+        bias = bias + decay * model.get_parameter(layer.bias).detach()
+    scale = -1.0 / (local.lr * steps) if steps else None
+    return LayerGradient(weight, bias, scale=scale, steps=steps)

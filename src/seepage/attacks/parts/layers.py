@@ -1,0 +1,254 @@
+"""Finding a model's linear layers by running it, not by guessing from names.
+
+An attack must know which gradient rows hold inputs and which layer makes the logits. Module names and
+registration order say neither, so one dummy batch is traced, and what a layer reads, how often it is
+applied and whether a ReLU follows are all decided by behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from seepage.errors import DataError, ModelError, NotApplicable
+from seepage.types import InputSpec, Modality
+
+PROBE_EXAMPLES = 2
+RELU_PROBES = 4
+ALIVE_SHARE = 0.2
+"""Share of positive outputs that must pass a gradient on before zeros below count as a ReLU's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearLayer:
+    """One nn.Linear as the forward pass uses it."""
+
+    name: str
+    weight: str
+    """Name of the weight parameter, as in an `Update`."""
+    bias: str | None
+    in_features: int
+    out_features: int
+    reads: Literal["input", "embedding", "features"]
+    per_example: bool
+    """Applied exactly once to each example: gradient rows are sums over examples, not over positions."""
+    embedding: str | None
+    """Where `reads` is embedding: the name of the embedding's weight parameter."""
+    followed_by_relu: bool
+    index: int
+    """Place in the order of execution."""
+
+
+@dataclass
+class _Call:
+    name: str
+    module: nn.Linear
+    input: Tensor
+    output_shape: torch.Size
+
+
+def model_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Device and floating dtype of the model's parameters.
+
+    >>> model_placement(nn.Linear(2, 2).double())
+    (device(type='cpu'), torch.float64)
+    """
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            return parameter.device, parameter.dtype
+    return torch.device("cpu"), torch.get_default_dtype()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode for every submodule, each put back into its own mode afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def dummy_inputs(
+    spec: InputSpec, count: int, *, like: nn.Module, seed: int = 0, model_units: bool = False
+) -> Tensor:
+    """`count` random examples as `like` is fed them; the global random state is left alone.
+
+    Uniform over the value range where it is known, standard normal where it is not (or where
+    `model_units` says that clients normalise in a way the server was not told), uniform tokens for text.
+
+    >>> spec = InputSpec(modality=Modality.IMAGE, shape=(1, 2, 2), num_classes=2)
+    >>> dummy_inputs(spec, 3, like=nn.Linear(4, 2)).shape
+    torch.Size([3, 1, 2, 2])
+    """
+    device, dtype = model_placement(like)
+    generator = torch.Generator().manual_seed(seed)
+    size = (count, *spec.shape)
+    if spec.modality is Modality.TEXT:
+        if spec.vocabulary is None:
+            raise DataError("The input specification of text has no vocabulary size: set `vocabulary`.")
+        return torch.randint(spec.vocabulary, size, generator=generator).to(device)
+    if spec.value_range is None or model_units:
+        return torch.randn(size, generator=generator).to(device, dtype)
+    low, high = spec.value_range
+    return spec.to_model((low + (high - low) * torch.rand(size, generator=generator)).to(device, dtype))
+
+
+def run_model(model: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:
+    """The model's output on `inputs`, or a ModelError in one sentence."""
+    try:
+        output = model(inputs)
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError) as e:
+        reason = (str(e).strip().splitlines() or [type(e).__name__])[0].rstrip(".")
+        raise ModelError(
+            f"The model cannot take a batch of shape {tuple(inputs.shape)} ({reason}): "
+            "make the input specification's shape fit the model."
+        ) from e
+    if not isinstance(output, Tensor):
+        raise ModelError(
+            f"The model returns {type(output).__name__} instead of a tensor of logits: wrap it so that "
+            "forward returns the logits."
+        )
+    return output
+
+
+def trace_linear_layers(model: nn.Module, spec: InputSpec) -> list[LinearLayer]:
+    """Every nn.Linear of `model` in the order of its first execution.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    >>> spec = InputSpec(modality=Modality.IMAGE, shape=(1, 2, 2), num_classes=2)
+    >>> [(layer.weight, layer.reads, layer.followed_by_relu) for layer in trace_linear_layers(model, spec)]
+    [('1.weight', 'input', True), ('3.weight', 'features', False)]
+    """
+    inputs = dummy_inputs(spec, PROBE_EXAMPLES, like=model)
+    # first names win, as in named_parameters(): an update holds a shared weight under that name only
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    with evaluating(model):
+        calls, embedded = _record(model, inputs)
+        relus = _followed_by_relu(model, inputs, {call.name: call.output_shape for call in calls})
+    uses: dict[int, int] = {}
+    for call in calls:
+        uses[id(call.module.weight)] = uses.get(id(call.module.weight), 0) + 1
+
+    layers: dict[str, LinearLayer] = {}
+    for call in calls:
+        weight, bias = call.module.weight, call.module.bias
+        # a weight computed from others (pruning, weight norm) is in no update: nothing to read there
+        if call.name in layers or id(weight) not in names:
+            continue
+        source = next((name for name, out in embedded if _same(call.input, out)), None)
+        reads_input = spec.modality is not Modality.TEXT and _same(call.input, inputs)
+        layers[call.name] = LinearLayer(
+            name=call.name,
+            weight=names[id(weight)],
+            bias=None if bias is None else names.get(id(bias)),
+            in_features=call.module.in_features,
+            out_features=call.module.out_features,
+            reads="input" if reads_input else "embedding" if source else "features",
+            per_example=(
+                call.input.dim() == 2 and len(call.input) == PROBE_EXAMPLES and uses[id(weight)] == 1
+            ),
+            embedding=None if source is None else names[id(model.get_submodule(source).weight)],
+            followed_by_relu=call.name in relus,
+            index=len(layers),
+        )
+    return list(layers.values())
+
+
+def output_layer(layers: Sequence[LinearLayer], *, num_classes: int) -> LinearLayer:
+    """The last executed layer with one output a class (or a single one for two classes)."""
+    widths = {num_classes, 1} if num_classes == 2 else {num_classes}
+    for layer in reversed(layers):
+        if layer.out_features in widths:
+            return layer
+    raise NotApplicable(
+        f"No linear layer of the model has {num_classes} outputs, so there is no last layer to read labels "
+        "from: give the right number of classes or use a model that ends in nn.Linear."
+    )
+
+
+@contextmanager
+def _hooked(model: nn.Module, kind: type[nn.Module], hook: Callable[..., Any]) -> Iterator[None]:
+    """Calls hook(name, module, args, output) after each forward of a module of this kind."""
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if isinstance(module, kind):
+                handle = module.register_forward_hook(
+                    lambda module, args, output, name=name: hook(name, module, args, output)
+                )
+                stack.callback(handle.remove)
+        yield
+
+
+def _record(model: nn.Module, inputs: Tensor) -> tuple[list[_Call], list[tuple[str, Tensor]]]:
+    """Calls of linear layers, and the outputs of embeddings that were given the model's own tokens."""
+    calls: list[_Call] = []
+    embedded: list[tuple[str, Tensor]] = []
+
+    def linear(name: str, module: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> None:
+        # cloned: an in-place activation would change what was seen
+        calls.append(_Call(name, module, args[0].detach().clone(), output.shape))
+
+    def embedding(name: str, module: nn.Embedding, args: tuple[Tensor, ...], output: Tensor) -> None:
+        if _same(args[0], inputs):
+            embedded.append((name, output.detach().clone()))
+
+    with torch.no_grad(), _hooked(model, nn.Linear, linear), _hooked(model, nn.Embedding, embedding):
+        run_model(model, inputs)
+    return calls, embedded
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Equal values once both are flattened from the batch dimension on."""
+    return len(a) == len(b) and torch.equal(a.flatten(1), b.flatten(1))
+
+
+def _followed_by_relu(model: nn.Module, inputs: Tensor, shapes: dict[str, torch.Size]) -> set[str]:
+    """Layers whose output passes no gradient where negative, but does where positive.
+
+    Seen from the derivative, so functional ReLUs count too. Each layer's output is *replaced* by noise
+    of both signs (a crafted layer may be negative on every dummy input) while derivatives still flow
+    through it: noise + (output - output.detach()).
+    """
+    generator = torch.Generator().manual_seed(1)
+    leaks: dict[str, bool] = dict.fromkeys(shapes, False)
+    alive: dict[str, list[float]] = {name: [] for name in shapes}
+    device, dtype = model_placement(model)
+
+    def noise(shape: torch.Size) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device, dtype)
+
+    for _ in range(RELU_PROBES):
+        taps: dict[str, Tensor] = {}
+
+        def linear(
+            name: str, module: nn.Linear, args: object, output: Tensor, taps: dict[str, Tensor] = taps
+        ) -> Tensor:
+            tap = noise(output.shape).requires_grad_()
+            taps[name] = tap
+            return tap + (output - output.detach())
+
+        def batch_norm(name: str, module: nn.Module, args: object, output: Tensor) -> Tensor:
+            # an untrained batch norm is the identity in eval mode: a ReLU behind it is not the layer's own
+            return output + noise(output.shape)
+
+        with torch.enable_grad(), _hooked(model, nn.Linear, linear), _hooked(model, _BatchNorm, batch_norm):
+            output = run_model(model, inputs)
+            if not taps or not output.requires_grad:
+                return set()
+            grads = torch.autograd.grad(
+                (output * noise(output.shape)).sum(), list(taps.values()), allow_unused=True
+            )
+        for (name, tap), grad in zip(taps.items(), grads, strict=True):
+            passed = torch.zeros_like(tap, dtype=torch.bool) if grad is None else grad != 0
+            leaks[name] |= bool(passed[tap < 0].any())
+            alive[name] += passed[tap > 0].float().tolist()
+    return {name for name in shapes if not leaks[name] and sum(alive[name]) > ALIVE_SHARE * len(alive[name])}

@@ -1,0 +1,58 @@
+"""The best guess without any update: what every reconstruction has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.base import Attack
+from seepage.types import Exchange, InputSpec, Knowledge, Modality, Reconstruction
+
+
+class PriorOnly(Attack):
+    """Guesses from public examples alone: their mean, and `samples` of them as they are.
+
+    Scoring then assigns the best guess to each private example, which flatters this baseline on purpose:
+    an attack that does not beat it has shown nothing.
+    """
+
+    def __init__(self, *, samples: int = 256) -> None:
+        self.samples = samples
+
+    def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
+        count = sum(e.update.num_examples or 1 for e in exchanges)
+        return Reconstruction(
+            values=prior_guesses(known, copies=count, samples=self.samples),
+            model_units=known.normalised,
+            notes=(
+                "Looks at no update: the mean of public examples and the examples themselves."
+                if known.auxiliary is not None
+                else "Looks at no update and has no public examples: a flat mid-range guess.",
+            ),
+        )
+
+
+def prior_guesses(known: Knowledge, *, copies: int, samples: int) -> Tensor:
+    """`copies` of the mean guess (one for each private example), then up to `samples` public examples."""
+    spec = known.input
+    if known.auxiliary is None or len(known.auxiliary) == 0:
+        return _flat(spec).expand(copies, *spec.shape).clone()
+    public = (
+        spec.to_raw(known.auxiliary.inputs) if spec.modality is not Modality.TEXT else known.auxiliary.inputs
+    )
+    mean = public.mode(dim=0).values if spec.modality is Modality.TEXT else public.mean(dim=0)
+    return torch.cat([mean.expand(copies, *spec.shape), public[:samples]])
+
+
+def _flat(spec: InputSpec) -> Tensor:
+    if spec.modality is Modality.TEXT:
+        return torch.zeros(spec.shape, dtype=torch.long)
+    low, high = spec.value_range or (0.0, 0.0)
+    return torch.full(spec.shape, (low + high) / 2)
+
+
+def prior_only(*, samples: int = 256) -> PriorOnly:
+    """Baseline: the best guess without any update (mean of public examples, nearest public example)."""
+    return PriorOnly(samples=samples)

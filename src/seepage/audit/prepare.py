@@ -1,0 +1,218 @@
+"""From a specification to everything that a run needs: data, model, threat model, attacks, defenses."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from seepage.attacks import ATTACKS, Attack
+from seepage.audit.spec import AuditSpec, DefenseSpec, ProtocolSpec
+from seepage.defenses import DEFENSES
+from seepage.errors import SpecError
+from seepage.federation import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
+from seepage.log import BASELINE, AttackRef
+from seepage.metrics import METRICS
+from seepage.registry import lookup, unknown
+from seepage.types import Batch, Defense, Grant, LocalTraining
+from seepage.workloads.data import Dataset, load_data
+from seepage.workloads.models.loading import build_model, check_forward
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked audit, ready to run: nothing in it can fail for a reason that the user could have known."""
+
+    spec: AuditSpec
+    dataset: Dataset
+    threat: ThreatModel
+    refs: tuple[AttackRef, ...]
+    """The baseline first."""
+    attacks: Mapping[str, Attack]
+    """By `AttackRef.key`."""
+    local: LocalTraining
+    loss: str
+    device: torch.device
+    model_name: str
+    model_source: Any
+    """What `build_model` takes: a name, a function or a module."""
+    model_parameters: int
+    fingerprint: str
+    """Changes with the data, the model's weights (for the first seed) and the spec."""
+
+    def model(self, seed: int) -> nn.Module:
+        """The model that the server starts from under this seed."""
+        wanted = self.spec.model
+        return build_model(
+            self.model_source,
+            self.dataset.spec,
+            weights=wanted.weights,
+            initialiser=wanted.initialiser,
+            seed=seed,
+            **wanted.options,
+        ).to(self.device)
+
+    def defenses(self, seed: int) -> list[Defense]:
+        """Built anew for every cell, so that a resumed run draws the same noise as an uninterrupted one."""
+        return [_defense(d, seed) for d in self.spec.defenses]
+
+    def draw(self, seed: int) -> tuple[Callable[[int], Sequence[Batch]], Batch | None]:
+        """Each round's client batches, and the public examples, which no client holds."""
+        protocol = self.spec.protocol
+        per_round = protocol.batch_size * (protocol.rounds if protocol.fresh_batches else 1)
+        held = draw_clients(
+            self.dataset.labels,
+            clients=protocol.clients,
+            examples_each=per_round,
+            scheme=protocol.partition,
+            alpha=protocol.dirichlet_alpha,
+            seed=seed,
+        )
+        private = torch.zeros(len(self.dataset), dtype=torch.bool)
+        for index in held:
+            private[index] = True
+        free = (~private).nonzero().squeeze(1)
+        order = torch.randperm(len(free), generator=torch.Generator().manual_seed(seed))
+        public = free[order][: self.spec.public_examples]
+        rounds = [
+            [self.dataset.batch(part).to(self.device) for part in parts]
+            for parts in zip(*(index.split(protocol.batch_size) for index in held), strict=True)
+        ]
+        return (
+            lambda number: rounds[number % len(rounds)],
+            self.dataset.batch(public).to(self.device) if len(public) else None,
+        )
+
+
+def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared:
+    """Check everything before anything runs. `model` and `data` replace what the spec names, if given."""
+    dataset = load_data(spec.data.name if data is None else data, **spec.data.options)
+    threat = custom_threat(
+        spec.threat.base, grant=spec.threat.grant, deny=spec.threat.deny, rounds=spec.threat.rounds
+    )
+    _check_view(threat, spec.protocol)
+    attacks = _attacks(spec, threat)
+    for metric in spec.fail_on:
+        lookup(METRICS, metric, "metric in fail_on")
+    device = pick_device(spec.device)
+    source = spec.model.name if model is None else model
+    built = build_model(
+        source,
+        dataset.spec,
+        weights=spec.model.weights,
+        initialiser=spec.model.initialiser,
+        seed=spec.seeds[0],
+        **spec.model.options,
+    ).to(device)
+    outputs = check_forward(built, dataset.spec)[-1]
+    prepared = Prepared(
+        spec=spec,
+        dataset=dataset,
+        threat=threat,
+        refs=tuple(ref for ref, _ in attacks),
+        attacks={ref.key: attack for ref, attack in attacks},
+        local=_local_training(spec.protocol),
+        loss=loss_name(spec.protocol.loss, outputs),
+        device=device,
+        model_name=spec.model.name,
+        model_source=source,
+        model_parameters=sum(p.numel() for p in built.parameters()),
+        fingerprint=_fingerprint(spec, dataset, built),
+    )
+    # Too few examples for this protocol, a setting no defense knows: say so now.
+    prepared.draw(spec.seeds[0])
+    prepared.defenses(spec.seeds[0])
+    return prepared
+
+
+def _attacks(spec: AuditSpec, threat: ThreatModel) -> list[tuple[AttackRef, Attack]]:
+    wanted = [AttackRef(name=a.name, params=a.options) for a in spec.attacks]
+    if all(ref.name != BASELINE for ref in wanted):
+        wanted.append(AttackRef(name=BASELINE))
+    wanted.sort(key=lambda ref: ref.name != BASELINE)
+    attacks: list[tuple[AttackRef, Attack]] = []
+    for ref in wanted:
+        attack = construct(lookup(ATTACKS, ref.name, "attack"), ref.params, f"attack '{ref.name}'")
+        if why := missing_grants(attack.requires, threat, spec.protocol.aggregation):
+            raise SpecError(f"attack '{ref.name}' {why}")
+        if any(ref == other for other, _ in attacks):
+            raise SpecError(f"attack '{ref.title}' is listed twice: remove one, or change its settings.")
+        attacks.append((ref, attack))
+    return attacks
+
+
+def _defense(wanted: DefenseSpec, seed: int) -> Defense:
+    factory = lookup(DEFENSES, wanted.name, "defense")
+    own_seed = {"seed": seed} if "seed" in inspect.signature(factory).parameters else {}
+    defense: Defense = construct(factory, {**own_seed, **wanted.options}, f"defense '{wanted.name}'")
+    return defense
+
+
+def construct(factory: Callable[..., Any], options: Mapping[str, Any], what: str) -> Any:
+    """Call a registry entry with a user's options; an option it does not know is named."""
+    valid = inspect.signature(factory).parameters
+    for name in options:
+        if name not in valid:
+            raise SpecError(unknown(f"setting of {what}", name, valid))
+    try:
+        return factory(**options)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{what} cannot be built with {dict(options)}: {error}.") from None
+
+
+def _check_view(threat: ThreatModel, protocol: ProtocolSpec) -> None:
+    if (
+        protocol.aggregation == "per_client"
+        and protocol.clients > 1
+        and Grant.INDIVIDUAL_UPDATES not in threat.grants
+    ):
+        raise SpecError(
+            f"under the threat model '{threat.name}' the server sees only aggregates, but aggregation = "
+            "'per_client' makes none: set aggregation to mean, secure_sum or median."
+        )
+
+
+def _local_training(protocol: ProtocolSpec) -> LocalTraining:
+    return LocalTraining(
+        algorithm=protocol.algorithm,
+        batch_size=protocol.local_batch_size,
+        epochs=protocol.local_epochs,
+        steps=protocol.local_steps,
+        lr=protocol.lr,
+        momentum=protocol.momentum,
+        weight_decay=protocol.weight_decay,
+        shuffle_seed=0 if protocol.shuffle else None,
+        loss=protocol.loss,
+        batch_norm=protocol.batch_norm,
+        send_buffers=protocol.send_buffers,
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """auto: a GPU if there is one, else the CPU."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise SpecError(f"device '{name}' cannot be used ({reason}): use cpu, cuda, mps or auto.") from None
+    return device
+
+
+def _fingerprint(spec: AuditSpec, dataset: Dataset, model: nn.Module) -> str:
+    """Two runs may share a folder only if they would give the same numbers."""
+    digest = hashlib.sha256()
+    digest.update(spec.model_dump_json(exclude={"title", "fail_on"}).encode())
+    for tensor in (dataset.inputs, dataset.labels, *model.state_dict().values()):
+        digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

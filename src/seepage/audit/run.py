@@ -1,0 +1,252 @@
+"""Running an audit: cell by cell, each written to disk as soon as it is done."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seepage.attacks import Attack
+from seepage.attacks.prior_only import PriorOnly
+from seepage.audit.cost import measure
+from seepage.audit.prepare import Prepared, prepare
+from seepage.audit.scoring import Scored, score
+from seepage.audit.spec import AuditSpec
+from seepage.errors import NotApplicable, SeepageError
+from seepage.federation import Played, client, describe_knowledge, honest_server, knowledge, play, server_sees
+from seepage.log import (
+    BASELINE,
+    AttackRef,
+    AuditLog,
+    Cell,
+    Cost,
+    Header,
+    InputRecord,
+    RunFolder,
+    ThreatRecord,
+)
+from seepage.log.pictures import picture_grid
+from seepage.types import (
+    INPUT_SPACE,
+    Batch,
+    Crafted,
+    Exchange,
+    InputSpec,
+    Knowledge,
+    Modality,
+    Reconstruction,
+)
+
+PACKAGES = (
+    "seepage",
+    "torch",
+    "numpy",
+    "scipy",
+    "torchmetrics",
+    "scikit-image",
+    "scikit-learn",
+    "safetensors",
+)
+
+OnCell = Callable[[str, int, int], None]
+"""Called before each cell with its id, its number and how many there are; at the end with an empty id."""
+
+
+def run_audit(
+    spec: AuditSpec,
+    *,
+    model: Any = None,
+    data: Any = None,
+    out: Path | str | None = None,
+    on_cell: OnCell | None = None,
+) -> AuditLog:
+    """Run what is not already in the run's folder and return the log. Ctrl-C leaves what is finished."""
+    prepared = prepare(spec, model=model, data=data)
+    folder = RunFolder(Path(out) if out is not None else default_folder(prepared))
+    header = folder.open(make_header(prepared))
+    planned = header.planned()
+    for number, (ref, seed, cell) in enumerate(planned):
+        if on_cell is not None:
+            on_cell(cell, number, len(planned))
+        if not folder.has_cell(cell):
+            _write(folder, *run_cell(prepared, ref, seed), prepared.dataset.spec)
+    if on_cell is not None:
+        on_cell("", len(planned), len(planned))
+    return AuditLog.read(folder.path)
+
+
+def _write(folder: RunFolder, cell: Cell, scored: Scored | None, spec: InputSpec) -> None:
+    if scored is None:
+        folder.write_cell(cell, {}, None)
+        return
+    arrays = {"truth": scored.truth.numpy(), "reconstruction": scored.matched.numpy()}
+    picture = None
+    if cell.space == INPUT_SPACE and spec.modality is Modality.IMAGE:
+        recovered = [example.recovered for example in cell.examples]
+        picture = picture_grid(arrays["truth"], arrays["reconstruction"], recovered, spec.value_range)
+    folder.write_cell(cell, arrays, picture)
+
+
+def default_folder(prepared: Prepared) -> Path:
+    """The same spec, model and data lead to the same folder, so that the same command resumes."""
+    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in audit_title(prepared.spec).lower())
+    return Path("seepage-runs") / f"{stem.strip('-')[:40]}-{prepared.fingerprint[:8]}"
+
+
+def audit_title(spec: AuditSpec) -> str:
+    return spec.title or f"{spec.model.name} on {spec.data.name}"
+
+
+def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Scored | None]:
+    """One attack on one seed. What goes wrong here is recorded, and the audit goes on with the rest."""
+    attack = prepared.attacks[ref.key]
+    batches, public = prepared.draw(seed)
+    known = _knowledge(prepared, seed, public, baseline=ref.name == BASELINE)
+    try:
+        model = prepared.model(seed)
+        attack.check(model, known)
+        played = play(
+            _server(attack, prepared, known),
+            model,
+            batches,
+            step=client(prepared.local, prepared.defenses(seed)),
+            threat=prepared.threat,
+            aggregation=prepared.spec.protocol.aggregation,
+            max_rounds=prepared.threat.rounds if attack.active else prepared.spec.protocol.rounds,
+        )
+        torch.manual_seed(seed)
+        with measure(prepared.device) as cost:
+            result = attack.run(played.exchanges, known)
+        scored = _score(prepared, played, result, public, seed)
+    except NotApplicable as reason:
+        return Cell(attack=ref, seed=seed, status="not_applicable", reason=str(reason)), None
+    except SeepageError as reason:
+        return Cell(attack=ref, seed=seed, status="failed", reason=str(reason)), None
+    except torch.OutOfMemoryError:
+        return Cell(attack=ref, seed=seed, status="failed", reason="the device ran out of memory."), None
+    counts = result.label_counts
+    cell = Cell(
+        attack=ref,
+        seed=seed,
+        status="done",
+        space=result.space,
+        examples=scored.examples,
+        batch_scores=scored.batch_scores,
+        candidates=len(result),
+        claims=scored.claims,
+        claims_right=scored.claims_right,
+        label_counts=None if counts is None else tuple(int(c) for c in counts),
+        true_label_counts=tuple(int(c) for c in scored.true_label_counts),
+        knowledge=tuple(
+            describe_knowledge(prepared.threat, prepared.spec.protocol.aggregation, known)
+            if ref.name != BASELINE
+            else ["No update at all.", "Public examples that no client holds."]
+        ),
+        notes=result.notes,
+        cost=Cost(seconds=cost.seconds, rounds=played.rounds, peak_memory_mb=cost.peak_memory_mb),
+    )
+    return cell, scored
+
+
+def _knowledge(prepared: Prepared, seed: int, public: Batch | None, *, baseline: bool) -> Knowledge:
+    """The baseline may use public examples under every threat model: it measures, it does not attack."""
+    known = knowledge(
+        prepared.threat,
+        prepared.spec.protocol.aggregation,
+        spec=prepared.dataset.spec,
+        loss=prepared.loss,
+        local=prepared.local,
+        auxiliary=public,
+        seed=seed,
+    )
+    if not baseline:
+        return known
+    return Knowledge(input=prepared.dataset.spec, loss=prepared.loss, auxiliary=public, seed=seed)
+
+
+def _server(
+    attack: Attack, prepared: Prepared, known: Knowledge
+) -> Callable[[torch.nn.Module, Sequence[Exchange]], Crafted | None]:
+    if attack.active:
+        return lambda model, history: attack.craft(model, history, known)
+    return honest_server(prepared.spec.protocol.rounds, lr=prepared.local.lr)
+
+
+def _score(
+    prepared: Prepared, played: Played, result: Reconstruction, public: Batch | None, seed: int
+) -> Scored:
+    guesses = PriorOnly().run(played.exchanges, _knowledge(prepared, seed, public, baseline=True))
+    return score(
+        result,
+        played,
+        prepared.dataset.spec,
+        guesses=guesses,
+        public=public,
+        tolerance=prepared.spec.exact_tolerance,
+    )
+
+
+def make_header(prepared: Prepared) -> Header:
+    """Everything about the run that is known before it starts."""
+    spec, data = prepared.spec, prepared.dataset
+    protocol = spec.protocol
+    return Header(
+        title=audit_title(spec),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        spec=spec.model_dump(mode="json"),
+        spec_hash=prepared.fingerprint,
+        seeds=spec.seeds,
+        attacks=prepared.refs,
+        threat=ThreatRecord(
+            name=prepared.threat.name,
+            description=prepared.threat.description,
+            grants=tuple(sorted(prepared.threat.grants)),
+            rounds=prepared.threat.rounds,
+            server_sees=server_sees(prepared.threat, protocol.aggregation, protocol.clients),
+        ),
+        input=InputRecord(
+            modality=data.spec.modality.value,
+            shape=data.spec.shape,
+            num_classes=data.spec.num_classes,
+            value_range=data.spec.value_range,
+            class_names=data.spec.class_names,
+            column_names=data.spec.column_names,
+        ),
+        model_name=prepared.model_name,
+        model_parameters=prepared.model_parameters,
+        data_name=data.name,
+        data_source=data.source,
+        data_examples=len(data),
+        exact_tolerance=spec.exact_tolerance,
+        device=str(prepared.device),
+        packages=_versions(),
+        python=platform.python_version(),
+        git_revision=_git_revision(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _git_revision() -> str | None:
+    """The revision of the folder the audit is started from: the user's own code, if it is under git."""
+    try:
+        result = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip()

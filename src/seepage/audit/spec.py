@@ -1,0 +1,180 @@
+"""The audit specification: what a user writes in TOML or passes in Python. Typos are refused, not ignored."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from seepage.errors import SpecError
+from seepage.registry import unknown
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class _Named(_Strict):
+    """A name with options: written as a string, or as a table whose other keys are the options."""
+
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_shorthand(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, Mapping) and "options" not in value:
+            own = {k: v for k, v in value.items() if k in cls.model_fields}
+            return {**own, "options": {k: v for k, v in value.items() if k not in cls.model_fields}}
+        return value
+
+
+class ModelSpec(_Named):
+    """A registry name or "package.module:function", with weights from a file if wanted."""
+
+    weights: str | None = None
+    initialiser: str | None = None
+
+
+class DataSpec(_Named):
+    """A registry name, a file, a folder or "package.module:function"; the options go to the loader."""
+
+
+class AttackSpec(_Named):
+    """A registry name; the options are the attack's hyperparameters."""
+
+
+class DefenseSpec(_Named):
+    """A registry name; the options are the defense's hyperparameters."""
+
+
+class ThreatSpec(_Strict):
+    """A named threat model, with grants added or taken away."""
+
+    base: str = "honest_but_curious"
+    grant: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    rounds: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"base": value} if isinstance(value, str) else value
+
+
+class ProtocolSpec(_Strict):
+    """The protocol as the deployment runs it."""
+
+    batch_size: int = Field(default=8, ge=1)
+    """Examples each client uses in a round."""
+    clients: int = Field(default=1, ge=1)
+    rounds: int = Field(default=1, ge=1)
+    """Honest rounds played, with training in between; a dishonest server plays as many as it needs."""
+    fresh_batches: bool = False
+    """Clients draw new examples every round."""
+    aggregation: Literal["per_client", "mean", "secure_sum", "median"] = "per_client"
+    partition: Literal["iid", "dirichlet"] = "iid"
+    dirichlet_alpha: float = Field(default=0.5, gt=0)
+    algorithm: Literal["fedsgd", "fedavg"] = "fedsgd"
+    local_batch_size: int | None = Field(default=None, ge=1)
+    local_epochs: int = Field(default=1, ge=1)
+    local_steps: int | None = Field(default=None, ge=1)
+    lr: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    shuffle: bool = False
+    loss: str = "auto"
+    batch_norm: Literal["eval", "train"] = "eval"
+    send_buffers: bool = False
+
+
+class AuditSpec(_Strict):
+    """One audit: a model, data, a protocol, a server and the attacks it tries."""
+
+    title: str = ""
+    model: ModelSpec
+    data: DataSpec
+    attacks: tuple[AttackSpec, ...] = (AttackSpec(name="analytic_extraction"),)
+    defenses: tuple[DefenseSpec, ...] = ()
+    threat: ThreatSpec = ThreatSpec()
+    protocol: ProtocolSpec = ProtocolSpec()
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Each seed gives a new initialisation (of a named model), a new batch and new attack randomness."""
+    public_examples: int = Field(default=256, ge=0)
+    """Examples set aside, never a client's: for the baseline, and for attacks that are granted them."""
+    exact_tolerance: float = Field(default=1e-3, gt=0, lt=1)
+    device: str = "auto"
+    fail_on: dict[str, float] = Field(default_factory=dict)
+    """Exit with code 1 when an attack's mean of a metric is as bad as this, e.g. exact = 0.1."""
+
+    @field_validator("attacks", "defenses", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str | Mapping) else value
+
+    @field_validator("seeds", mode="after")
+    @classmethod
+    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if not seeds:
+            raise ValueError("give at least one seed")
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("a seed is given twice, which would count the same run twice")
+        return seeds
+
+
+def parse_spec(values: Mapping[str, Any], *, source: str = "the specification") -> AuditSpec:
+    """Validate a specification given as a dict.
+
+    >>> parse_spec({"model": "mlp", "data": "digits"}).attacks[0].name
+    'analytic_extraction'
+    """
+    try:
+        return AuditSpec.model_validate(dict(values))
+    except ValidationError as error:
+        raise SpecError(f"{source}: {_sentence(error)}") from None
+
+
+def read_spec(path: Path | str) -> AuditSpec:
+    """Read a TOML file."""
+    file = Path(path)
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SpecError(
+            f"'{file}' does not exist: write one with 'seepage init {file.name}', or check the path."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"'{file}' cannot be read ({error}): give a TOML text file.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"'{file}' is not valid TOML: {error}.") from None
+    return parse_spec(values, source=f"'{file.name}'")
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first problem, in words; how many others there are."""
+    problems = error.errors()
+    first = problems[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        text = unknown("key", where, _keys_beside(first["loc"]))
+    elif first["type"] == "missing":
+        text = f"'{where}' is missing: every audit needs a model and data; 'seepage init' writes an example."
+    else:
+        got = f", not {first['input']!r}" if not isinstance(first["input"], Mapping) else ""
+        text = f"'{where}' is wrong: {first['msg'][:1].lower()}{first['msg'][1:]}{got}."
+    more = len(problems) - 1
+    return text + (f" ({more} more problem{'s' if more > 1 else ''} after this one.)" if more else "")
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
+    """Valid keys of the table in which an unknown key stood."""
+    tables: dict[str, type[BaseModel]] = {"protocol": ProtocolSpec, "threat": ThreatSpec}
+    if len(location) > 1 and location[0] in tables:
+        table = str(location[0])
+        return [f"{table}.{key}" for key in tables[table].model_fields]
+    return list(AuditSpec.model_fields)

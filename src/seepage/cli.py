@@ -1,0 +1,183 @@
+"""The command line: parses, calls, prints. Heavy imports happen inside the commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from seepage.errors import SeepageError, SpecError
+
+if TYPE_CHECKING:
+    from seepage.log import AuditLog
+
+app = typer.Typer(
+    name="seepage",
+    help="Measures what a federated-learning deployment gives away.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_errors = Console(stderr=True, soft_wrap=True)
+
+DONE, LEAKED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
+
+Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON instead of tables.")]
+
+
+@app.command()
+def audit(
+    spec: Annotated[
+        Path | None, typer.Argument(help="Audit file (TOML). Without one: a demonstration, no download.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; the default names it after the spec.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto; replaces the spec's.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Play the protocol, attack it as the server would, and report what came out.
+
+    Exit code 0: done. 1: done, and a fail_on threshold of the spec was exceeded. 2: could not run.
+    The same command resumes an interrupted run.
+    """
+    from seepage.audit import DEMO, exceeded, parse_spec, read_spec, run_audit
+    from seepage.report import to_json, write_html
+
+    wanted = parse_spec(DEMO) if spec is None else read_spec(spec)
+    if device is not None:
+        wanted = wanted.model_copy(update={"device": device})
+    with _progress() as on_cell:
+        log = run_audit(wanted, out=out, on_cell=on_cell)
+    report = write_html(log)
+    failures = exceeded(log, wanted.fail_on)
+    if as_json:
+        print(json.dumps({**to_json(log), "report": str(report), "exceeded": failures}, indent=2))
+    else:
+        _print_log(log)
+        for failure in failures:
+            _errors.print(f"fail_on: {failure}", style="red", markup=False)
+    if failures:
+        raise typer.Exit(LEAKED)
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="File to write.")] = Path("audit.toml"),
+    force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a commented audit file to fill in."""
+    from seepage.audit.demo import TEMPLATE
+
+    if path.exists() and not force:
+        raise SpecError(f"'{path}' exists already: choose another name, or add --force to overwrite it.")
+    try:
+        path.write_text(TEMPLATE.format(name=path.name), encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"'{path}' cannot be written: {error.strerror}.") from None
+    print(f"Wrote {path}. Fill in model and data, then run: seepage audit {path}")
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """Show every attack, defense, detector, metric, model, dataset and paper table."""
+    from seepage.catalogue import catalogue, print_catalogue
+
+    if as_json:
+        print(json.dumps(catalogue(), indent=2))
+    else:
+        print_catalogue()
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run, finished or not.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write the HTML; default: in the folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Rebuild the report from a run's log. Needs neither the model nor the data."""
+    from seepage.log import AuditLog
+    from seepage.report import to_json, write_html
+
+    log = AuditLog.read(folder)
+    path = write_html(log, out)
+    if as_json:
+        print(json.dumps({**to_json(log), "report": str(path)}, indent=2))
+    else:
+        _print_log(log, path)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="A published table, e.g. boenisch2021/table2.")],
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs to average; the default is the paper's.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the datasets (default: $SEEPAGE_DATA).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where finished rows are kept, to resume from.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Regenerate a published table and print ours beside the paper's."""
+    from seepage.papers import reproduce as regenerate
+
+    if data is not None:
+        if not data.is_dir():
+            raise SpecError(f"'{data}' is not a folder: give the one that holds the datasets.")
+        os.environ["SEEPAGE_DATA"] = str(data)
+    table = regenerate(name, seeds=seeds, out=out, quiet=as_json)
+    print(json.dumps(table.to_dict(), indent=2)) if as_json else table.print()
+
+
+def _print_log(log: AuditLog, path: Path | None = None) -> None:
+    from seepage.report import print_summary
+
+    print_summary(log)
+    print(f"Log:    {log.folder.path}")
+    print(f"Report: {path or log.folder.report_file}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar with the time left, on stderr so that --json stays clean."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as TimeLeft
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeLeft(),
+    )
+    with Progress(*columns, console=_errors) as bar:
+        task = bar.add_task("Preparing", total=None)
+
+        def on_cell(cell: str, number: int, total: int) -> None:
+            bar.update(task, description=cell or "Done", completed=number, total=total)
+
+        yield on_cell
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line; a user's mistake is one sentence and exit code 2, never a traceback."""
+    try:
+        app(args=arguments, standalone_mode=True)
+    except SeepageError as error:
+        _errors.print(f"seepage: {error}", markup=False, highlight=False)
+        sys.exit(COULD_NOT_RUN)
+    except KeyboardInterrupt:
+        _errors.print("seepage: stopped. What is finished is kept: run the same command again to go on.")
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

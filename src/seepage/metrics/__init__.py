@@ -1,0 +1,49 @@
+"""Matching candidates with the truth, and scoring them. Pure functions; the only code that sees the truth.
+
+METRICS names every score; `score_examples` computes those of matched pairs; `extraction_scores` and
+`label_multiset_accuracy` those of a whole batch.
+"""
+
+from seepage.metrics.catalogue import METRICS, Metric
+from seepage.metrics.exact import EXACT_TOLERANCE, exact_match
+from seepage.metrics.features import cosine, relative_error
+from seepage.metrics.image import PSNR_CAP, lpips, lpips_available, mse, psnr, ssim
+from seepage.metrics.labels import exact_label_multiset, label_multiset_accuracy
+from seepage.metrics.leakage import ExtractionScores, extraction_scores
+from seepage.metrics.matching import Assignment, assign, nearest_candidate, nearest_truth
+from seepage.metrics.scales import column_spread, data_range, error_unit
+from seepage.metrics.scoring import score_examples
+from seepage.metrics.tabular import exact_rate, rmse
+from seepage.metrics.text import bag_of_words_recall, rouge_l, token_accuracy
+
+__all__ = [
+    "EXACT_TOLERANCE",
+    "METRICS",
+    "PSNR_CAP",
+    "Assignment",
+    "ExtractionScores",
+    "Metric",
+    "assign",
+    "bag_of_words_recall",
+    "column_spread",
+    "cosine",
+    "data_range",
+    "error_unit",
+    "exact_label_multiset",
+    "exact_match",
+    "exact_rate",
+    "extraction_scores",
+    "label_multiset_accuracy",
+    "lpips",
+    "lpips_available",
+    "mse",
+    "nearest_candidate",
+    "nearest_truth",
+    "psnr",
+    "relative_error",
+    "rmse",
+    "rouge_l",
+    "score_examples",
+    "ssim",
+    "token_accuracy",
+]

@@ -1,0 +1,103 @@
+"""The names under which scores are recorded, and what each means: METRICS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from seepage.metrics.exact import EXACT_TOLERANCE
+from seepage.metrics.image import PSNR_CAP, lpips_available
+from seepage.types import Modality
+
+_ALL = frozenset(Modality)
+_IMAGE = frozenset({Modality.IMAGE})
+_TEXT = frozenset({Modality.TEXT})
+_TABULAR = frozenset({Modality.TABULAR})
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a recorded score means. `level`: one value per example, or one per batch."""
+
+    name: str
+    description: str
+    higher_is_better: bool
+    """Better for the attacker: more of the data came back."""
+    level: Literal["example", "batch"]
+    modalities: frozenset[Modality]
+    unit: str = ""
+    note: str = ""
+    """Why the metric cannot be had here; empty when it can."""
+
+
+_CATALOGUE = (
+    Metric(
+        "exact",
+        f"The same example: no value is off by more than {EXACT_TOLERANCE:g} of the data range.",
+        True,
+        "example",
+        _ALL,
+    ),
+    Metric("mse", "Mean squared error of the pixels, in squared raw units.", False, "example", _IMAGE),
+    Metric(
+        "psnr",
+        f"Peak signal-to-noise ratio, at most {PSNR_CAP:g} dB (an exact copy).",
+        True,
+        "example",
+        _IMAGE,
+        "dB",
+    ),
+    Metric("ssim", "Structural similarity; 1 is an exact copy.", True, "example", _IMAGE),
+    Metric(
+        "lpips",
+        "Learned perceptual distance (AlexNet); 0 is an exact copy.",
+        False,
+        "example",
+        _IMAGE,
+        note=lpips_available()[1],
+    ),
+    Metric("token_accuracy", "Fraction of the words that stand at their position.", True, "example", _TEXT),
+    Metric("rouge_l", "ROUGE-L F-measure: words found in their order.", True, "example", _TEXT),
+    Metric("bag_of_words_recall", "Fraction of the words found, in any order.", True, "example", _TEXT),
+    Metric(
+        "rmse",
+        "Root mean squared error of a row, in units of each column's spread.",
+        False,
+        "example",
+        _TABULAR,
+        "spreads",
+    ),
+    Metric(
+        "relative_error",
+        "L2 error of a layer's features over the L2 norm of the true ones.",
+        False,
+        "example",
+        _ALL,
+    ),
+    Metric("cosine", "Cosine similarity to a layer's true features.", True, "example", _ALL),
+    Metric(
+        "extraction_precision_all",
+        "Gradient rows that hold one example, among all rows (Boenisch et al. 2021, eq. 9).",
+        True,
+        "batch",
+        _ALL,
+    ),
+    Metric(
+        "extraction_precision_active",
+        "Gradient rows that hold one example, among active rows (as in Boenisch et al.'s tables).",
+        True,
+        "batch",
+        _ALL,
+    ),
+    Metric(
+        "extraction_recall",
+        "True examples that some gradient row holds (Boenisch et al. 2021, eq. 10).",
+        True,
+        "batch",
+        _ALL,
+    ),
+    Metric("active_neurons", "Gradient rows that at least one example activated.", True, "batch", _ALL),
+    Metric("label_accuracy", "Labels inferred, counted with their multiplicity.", True, "batch", _ALL),
+)
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _CATALOGUE}

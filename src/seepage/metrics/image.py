@@ -1,0 +1,158 @@
+"""How near a reconstructed picture is: MSE, PSNR, SSIM, and LPIPS where its network is on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from seepage.errors import DataError, NotApplicable
+from seepage.metrics.exact import check_unit
+from seepage.metrics.pairs import by_examples, check_pair
+
+PSNR_CAP = 100.0
+"""PSNR of an exact copy, in dB. Truly it is infinite, which JSON cannot hold and a mean does not survive;
+100 dB is an error of 1e-5 of the range, beyond what 8 or 16 bits can show."""
+
+SSIM_KERNEL = 11
+"""Window of Wang et al. 2004, Sec. III-C: 11 x 11, gaussian of sigma 1.5."""
+
+_LPIPS_BACKBONE = "alexnet-owt-7be5be79.pth"
+_LPIPS_SHORTEST_SIDE = 31  # below it nothing is left after AlexNet's second pooling
+
+
+def mse(recon: Tensor, truth: Tensor) -> Tensor:
+    """(n,): mean squared error of each example.
+
+    >>> mse(torch.full((1, 1, 2, 2), 0.5), torch.zeros(1, 1, 2, 2)).tolist()
+    [0.25]
+    """
+    return by_examples(lambda r, t: (r - t).flatten(1).square().mean(1), recon, truth)
+
+
+def psnr(recon: Tensor, truth: Tensor, *, data_range: float) -> Tensor:
+    """(n,): peak signal-to-noise ratio, 10 log10(data_range^2 / MSE) in dB, at most `PSNR_CAP`.
+
+    >>> psnr(torch.full((1, 1, 2, 2), 0.1), torch.zeros(1, 1, 2, 2), data_range=1.0)
+    tensor([20.0000], dtype=torch.float64)
+    """
+    check_unit(data_range)
+    # in two logarithms, so that a tiny MSE or a large range cannot overflow
+    return (20 * math.log10(data_range) - 10 * mse(recon, truth).log10()).clamp(max=PSNR_CAP)
+
+
+def ssim_kernel(height: int, width: int) -> int:
+    """Side of the SSIM window: 11, or the largest odd number that fits a smaller picture.
+
+    >>> ssim_kernel(25, 25), ssim_kernel(8, 8), ssim_kernel(28, 5)
+    (11, 7, 5)
+    """
+    shorter = min(height, width)
+    return min(SSIM_KERNEL, shorter if shorter % 2 else shorter - 1)
+
+
+def ssim(recon: Tensor, truth: Tensor, *, data_range: float) -> Tensor:
+    """(n,): structural similarity (Wang et al. 2004) of pictures (n, C, H, W) or (n, H, W).
+
+    As in the paper and in scikit-image, only windows that lie wholly inside the picture count, and
+    channels are averaged. Where the
+    11 x 11 window does not fit (8 x 8, say), the largest odd one that does is taken and its gaussian shrunk
+    in proportion: such values compare with each other, not with those of larger pictures.
+
+    >>> picture = torch.arange(64.0).reshape(1, 1, 8, 8) / 64
+    >>> ssim(picture, picture, data_range=1.0).tolist()
+    [1.0]
+    """
+    check_unit(data_range)
+    check_pair(recon, truth)
+    if truth.ndim == 3:
+        recon, truth = recon.unsqueeze(1), truth.unsqueeze(1)
+    if truth.ndim != 4 or min(truth.shape[-2:]) < 3:
+        raise DataError(
+            f"SSIM compares pictures of at least 3 x 3 pixels, got examples of shape "
+            f"{tuple(truth.shape[1:])}: use PSNR for those."
+        )
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
+    inset = ssim_kernel(*truth.shape[-2:]) // 2
+    # torchmetrics takes the kernel's size from sigma (3.5 sigma to either side): 1.5 for the usual 5 + 1 + 5
+    sigma = 0.3 * inset
+
+    def score(r: Tensor, t: Tensor) -> Tensor:
+        _, similarity = structural_similarity_index_measure(
+            r, t, sigma=sigma, data_range=data_range, reduction="none", return_full_image=True
+        )
+        # its mean would also count windows over the padding
+        inside: Tensor = similarity[..., inset:-inset, inset:-inset]
+        return inside.flatten(1).mean(1)
+
+    return by_examples(score, recon, truth)
+
+
+def lpips_available() -> tuple[bool, str]:
+    """Whether LPIPS can be computed here, and why not: it needs torchvision and its AlexNet weights on disk.
+
+    Nothing is downloaded, and a network of random weights is never put in its place.
+    """
+    if importlib.util.find_spec("torchvision") is None:
+        return False, "LPIPS needs torchvision, which is not installed."
+    if not _backbone().is_file():
+        return False, (
+            f"LPIPS needs AlexNet's weights on disk ({_LPIPS_BACKBONE} in torch's hub cache), and they "
+            "are not there; seepage does not download them."
+        )
+    try:
+        importlib.import_module("torchvision")
+    except (
+        ImportError,
+        RuntimeError,
+        OSError,
+        AttributeError,
+    ) as error:  # a build that does not fit this torch
+        return False, f"LPIPS needs torchvision, which is installed but cannot be imported ({error})."
+    return True, ""
+
+
+def lpips(recon: Tensor, truth: Tensor, *, value_range: tuple[float, float]) -> Tensor:
+    """(n,): learned perceptual distance (Zhang et al. 2018, AlexNet) of pictures with 1 or 3 channels.
+
+    Values are clipped to `value_range`. Raises NotApplicable where `lpips_available` says no.
+    """
+    low, high = value_range
+    check_unit(high - low, "the width of value_range")
+    check_pair(recon, truth)
+    if truth.ndim != 4 or truth.shape[1] not in (1, 3) or min(truth.shape[-2:]) < _LPIPS_SHORTEST_SIDE:
+        raise DataError(
+            f"LPIPS compares pictures of 1 or 3 channels and at least {_LPIPS_SHORTEST_SIDE} pixels a side, "
+            f"got examples of shape {tuple(truth.shape[1:])}: use SSIM for those."
+        )
+    available, reason = lpips_available()
+    if not available:
+        raise NotApplicable(reason)
+    _check_backbone(_backbone())
+    from torchmetrics.functional.image.lpips import learned_perceptual_image_patch_similarity
+
+    def score(r: Tensor, t: Tensor) -> Tensor:
+        r, t = (((x - low) / (high - low)).clamp(0, 1).float().expand(-1, 3, -1, -1) for x in (r, t))
+        distance: Tensor = learned_perceptual_image_patch_similarity(r, t, reduction="none", normalize=True)
+        return distance.reshape(-1)
+
+    return by_examples(score, recon, truth)
+
+
+def _backbone() -> Path:
+    return Path(torch.hub.get_dir()) / "checkpoints" / _LPIPS_BACKBONE
+
+
+def _check_backbone(path: Path) -> None:
+    # torchvision unpickles this file without checking it; its name carries the published file's hash
+    expected = path.stem.rpartition("-")[2]
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if not found.startswith(expected):
+        raise DataError(f"{path.name} is damaged or not the published file: delete it and fetch it again.")

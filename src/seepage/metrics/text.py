@@ -1,0 +1,106 @@
+"""How much of a text came back: words in their place, words in their order, words at all.
+
+All three take token ids (n, length) of an integer dtype. Positions that hold `padding_id` in the truth are
+not words and do not count; without one, every position counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from seepage.errors import DataError
+from seepage.metrics.pairs import are_tokens, check_pair, wide
+
+PADDING_WORDS = ("<pad>", "[PAD]", "<PAD>", "[pad]")
+
+
+def find_padding(tokens: Sequence[str]) -> int | None:
+    """The id of the padding word in a vocabulary, if it has one by a usual name.
+
+    >>> find_padding(("<pad>", "the", "film")), find_padding(("the", "film"))
+    (0, None)
+    """
+    return next((tokens.index(word) for word in PADDING_WORDS if word in tokens), None)
+
+
+def _words(recon: Tensor, truth: Tensor, padding_id: int | None) -> tuple[Tensor, Tensor]:
+    """Checked ids -> (n, length) bool masks of what counts as a word, on either side."""
+    check_pair(recon, truth)
+    if not are_tokens(truth) or truth.ndim != 2:
+        raise DataError(
+            f"text is scored on integer token ids of shape (n, length), got {truth.dtype} of shape "
+            f"{tuple(truth.shape)}: decode embeddings to token ids first."
+        )
+    if padding_id is None:
+        return torch.ones_like(recon, dtype=torch.bool), torch.ones_like(truth, dtype=torch.bool)
+    return recon != padding_id, truth != padding_id
+
+
+def _or_empty(score: Tensor, recon_words: Tensor, truth_words: Tensor) -> Tensor:
+    # a text of padding only is fully known by a text of padding only
+    empty = ~truth_words.any(1)
+    return torch.where(empty, wide(~recon_words.any(1)), score)
+
+
+def token_accuracy(recon: Tensor, truth: Tensor, *, padding_id: int | None = None) -> Tensor:
+    """(n,): fraction of the true words that stand at their very position.
+
+    >>> token_accuracy(torch.tensor([[5, 6, 7, 0]]), torch.tensor([[5, 9, 7, 0]]), padding_id=0)
+    tensor([0.6667], dtype=torch.float64)
+    """
+    recon_words, words = _words(recon, truth, padding_id)
+    right = wide((recon == truth) & words).sum(1)
+    return _or_empty(right / wide(words).sum(1).clamp(min=1), recon_words, words)
+
+
+def rouge_l(recon: Tensor, truth: Tensor, *, padding_id: int | None = None) -> Tensor:
+    """(n,): ROUGE-L F-measure (Lin 2004): longest common subsequence over the mean of both lengths.
+
+    >>> rouge_l(torch.tensor([[1, 9, 2, 3]]), torch.tensor([[1, 2, 3, 4]])).tolist()
+    [0.75]
+    """
+    recon_words, words = _words(recon, truth, padding_id)
+    common = wide(lcs_length(recon, truth, recon_words, words))
+    lengths = wide(recon_words).sum(1) + wide(words).sum(1)
+    # F1 of precision LCS/r and recall LCS/t is 2 LCS / (r + t)
+    return _or_empty(2 * common / lengths.clamp(min=1), recon_words, words)
+
+
+def lcs_length(recon: Tensor, truth: Tensor, recon_words: Tensor, truth_words: Tensor) -> Tensor:
+    """(n,): length of the longest common subsequence of the words of each pair.
+
+    The usual table, one row per true position and all examples at once: a cell is the largest of the cell
+    above, the cell above left plus one for equal words, and the cell to the left, which is a running maximum.
+
+    >>> ids = torch.tensor([[1, 2, 3]])
+    >>> lcs_length(ids, ids.flip(1), ids > 0, ids > 0).tolist()
+    [1]
+    """
+    n, length = recon.shape
+    row = torch.zeros(n, length + 1, dtype=torch.int64, device=recon.device)
+    for position in range(truth.shape[1]):
+        equal = (
+            (recon == truth[:, position, None]) & recon_words & truth_words[:, position, None]
+        )  # (n, length)
+        best = torch.maximum(row[:, 1:], row[:, :-1] + equal)
+        row = torch.cat([row[:, :1], best.cummax(1).values], 1)
+    return row[:, -1]
+
+
+def bag_of_words_recall(recon: Tensor, truth: Tensor, *, padding_id: int | None = None) -> Tensor:
+    """(n,): fraction of the true words found anywhere, each as often as it occurs. Order does not count.
+
+    >>> bag_of_words_recall(torch.tensor([[3, 2, 2, 8]]), torch.tensor([[2, 3, 3, 4]])).tolist()
+    [0.5]
+    """
+    recon_words, words = _words(recon, truth, padding_id)
+    found = [
+        (Counter(r[r_kept].tolist()) & Counter(t[t_kept].tolist())).total()
+        for r, r_kept, t, t_kept in zip(recon.cpu(), recon_words.cpu(), truth.cpu(), words.cpu(), strict=True)
+    ]
+    right = wide(torch.tensor(found, dtype=torch.int64, device=truth.device))
+    return _or_empty(right / wide(words).sum(1).clamp(min=1), recon_words, words)

@@ -1,0 +1,194 @@
+"""One HTML file that holds everything: no script, no font, no picture from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from seepage.log import BASELINE, AttackSummary, AuditLog, Cell, summarise, write_atomically
+from seepage.report.gallery import Gallery, build_galleries
+from seepage.report.measures import main_measure, measure
+from seepage.report.spread import Spread, build_spread
+from seepage.report.table import STATUS, Figure, build_table, figure
+from seepage.report.vantage import protocol
+from seepage.report.verdict import BADGES, verdict
+from seepage.report.words import class_name, duration, number, plural, sentence, short_number, things
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One attack on the page."""
+
+    summary: AttackSummary
+    is_baseline: bool
+    status: str
+    reason: str
+    figures: tuple[tuple[str, Figure, Figure], ...]
+    """Per-example metrics: title, the attack's figure, the guess's."""
+    batch_figures: tuple[tuple[str, Figure], ...]
+    cost: str
+    galleries: tuple[Gallery, ...]
+    seeds_left: int
+    spread: Spread | None
+    labels: tuple[tuple[str, int, int], ...]
+    """Classes with the number of examples inferred and true, summed over seeds."""
+
+
+def render_html(log: AuditLog) -> str:
+    """The whole report as one self-contained page; a partial log gives a partial report that says so."""
+    header, summaries = log.header, summarise(log)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("seepage.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = breakable
+    # the baseline's own section is for reference and comes last
+    ordered = sorted(summaries, key=lambda s: s.attack.name == BASELINE)
+    ruling = verdict(log, summaries)
+    return environment.get_template("report.html.j2").render(
+        header=header,
+        verdict=ruling,
+        anchors={s.attack.key: i for i, s in enumerate(summaries)},
+        badge=BADGES[ruling.level],
+        table=build_table(header, summaries),
+        sections=[build_section(log, s) for s in ordered],
+        tolerance=tolerance_in_words(log, [s.space for s in summaries]),
+        interval_note=_interval_note(summaries),
+        protocol=[(key, _plain(value)) for key, value in protocol(header).items()],
+        spec=json.dumps(header.spec, indent=2, ensure_ascii=False, default=str),
+        missing=_missing(log),
+        shape=" × ".join(str(n) for n in header.input.shape),
+        noun=things(header, 2).split()[1],
+        one=things(header, 1).split()[1],
+    )
+
+
+def breakable(name: str) -> Markup:
+    """A name that may break after an underscore, so that long ones stay readable in narrow columns.
+
+    >>> str(breakable("a_<b>"))
+    'a_<wbr>&lt;b&gt;'
+    """
+    return Markup("<wbr>").join(part for part in re.split(r"(?<=[_(])", name))
+
+
+def write_html(log: AuditLog, path: Path | None = None) -> Path:
+    """Write the report beside the log, or to `path`; returns where it is."""
+    target = log.folder.report_file if path is None else path
+    write_atomically(target, render_html(log).encode())
+    return target
+
+
+def build_section(log: AuditLog, summary: AttackSummary) -> Section:
+    """Everything the page says about one attack."""
+    cells = log.cells_where(lambda c: c.attack == summary.attack)
+    galleries, seeds_left = build_galleries(log, cells)
+    per_example = [key for key in summary.scores if _is_per_example(cells, key)]
+    return Section(
+        summary=summary,
+        is_baseline=summary.attack.name == BASELINE,
+        status=STATUS.get(summary.status, summary.status),
+        reason=sentence(summary.reason),
+        figures=tuple(_figure_pair(summary, key) for key in _main_first(log, summary, per_example)),
+        batch_figures=tuple(
+            (measure(key).title, figure(measure(key), interval))
+            for key, interval in summary.scores.items()
+            if key not in per_example
+        ),
+        cost=_cost(summary),
+        galleries=galleries,
+        seeds_left=seeds_left,
+        spread=build_spread(log.header, cells),
+        labels=_labels(log, cells),
+    )
+
+
+def _is_per_example(cells: Sequence[Cell], key: str) -> bool:
+    return any(key in example.scores for cell in cells for example in cell.examples[:1])
+
+
+def _main_first(log: AuditLog, summary: AttackSummary, keys: Sequence[str]) -> list[str]:
+    main = main_measure(log.header, summary.space, summary.scores).key
+    return sorted(keys, key=lambda key: key != main)
+
+
+def _figure_pair(summary: AttackSummary, key: str) -> tuple[str, Figure, Figure]:
+    what = measure(key)
+    title = f"{what.title} ({what.unit})" if what.unit else what.title
+    if key == "exact":
+        title = "Exact (share)"
+    return title, figure(what, summary.scores[key]), figure(what, summary.baseline.get(key))
+
+
+def _cost(summary: AttackSummary) -> str:
+    if not summary.cells:
+        return ""
+    return (
+        f"{duration(summary.seconds)} a run, {plural(summary.rounds, 'round')} of the protocol, "
+        f"{number(summary.peak_memory_mb, 0)} MB of memory at most. The clients' own training is not counted."
+    )
+
+
+def _labels(log: AuditLog, cells: Sequence[Cell]) -> tuple[tuple[str, int, int], ...]:
+    inferred: dict[int, int] = {}
+    true: dict[int, int] = {}
+    for cell in cells:
+        if cell.label_counts is not None and cell.true_label_counts is not None:
+            for total, counts in ((inferred, cell.label_counts), (true, cell.true_label_counts)):
+                for label, count in enumerate(counts):
+                    total[label] = total.get(label, 0) + count
+    shown = [label for label in sorted(true | inferred) if inferred.get(label) or true.get(label)]
+    return tuple(
+        (class_name(log.header, label), inferred.get(label, 0), true.get(label, 0)) for label in shown
+    )
+
+
+def tolerance_in_words(log: AuditLog, spaces: Iterable[str] = ()) -> list[str]:
+    """What `exact` means in this log; `spaces` are those its attacks worked in."""
+    header, tolerance = log.header, log.header.exact_tolerance
+    limit = f"{short_number(100 * tolerance)} %"
+    said = []
+    if header.input.modality == "text":
+        said.append("A text counts as exact when every token is the right one.")
+    elif header.input.modality == "image":
+        said.append(
+            f"An image counts as exact when no value in it is off by more than {limit} of the value range, "
+            f"that is {short_number(tolerance * 255)} of 255 grey levels."
+        )
+    else:
+        unit = "its column's standard deviation" if header.input.value_range is None else "the value range"
+        said.append(f"A row counts as exact when no value in it is off by more than {limit} of {unit}.")
+    if any(space != "input" for space in spaces):
+        said.append(f"Features count as exact when none is off by more than {limit} of their own range.")
+    return said
+
+
+def _interval_note(summaries: Sequence[AttackSummary]) -> str:
+    note = (
+        "Intervals are 95 % percentile intervals of a two-level bootstrap: whole batches are drawn again "
+        "first, then examples within them, because examples of one batch share an update."
+    )
+    if max((s.cells for s in summaries), default=0) == 1:
+        note += (
+            " There was only one batch, so the intervals show the spread within it and say nothing about "
+            "other batches: add seeds to learn more."
+        )
+    return note
+
+
+def _missing(log: AuditLog) -> tuple[str, ...]:
+    there = {cell.id for cell in log.cells}
+    return tuple(id_ for _, _, id_ in log.header.planned() if id_ not in there)
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

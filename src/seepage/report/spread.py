@@ -1,0 +1,187 @@
+"""Leakage is not uniform: the spread of the main metric over examples, and who leaked most and least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from seepage.log import Cell, Example, Header
+from seepage.report.measures import Measure, main_measure
+from seepage.report.words import class_name
+
+WIDTH, LANE, SIDE, TOP = 560.0, 64.0, 20.0, 28.0
+BINS = 56
+DOTS_UP_TO = 300
+QUANTILES = ((0.0, "lowest"), (0.1, "10 %"), (0.25, "25 %"), (0.5, "median"), (0.75, "75 %"), (0.9, "90 %"))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A dot (centre x, y, radius) or, among very many examples, a bar (left, top, width, height)."""
+
+    shape: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One stack of marks: the attack's or the guess's."""
+
+    label: str
+    css: str
+    top: float
+    floor: float
+    mean_x: float
+    mean: str
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Geometry of one inline SVG."""
+
+    width: float
+    height: float
+    lanes: tuple[Lane, ...]
+    ticks: tuple[tuple[float, str], ...]
+    description: str
+
+
+@dataclass(frozen=True)
+class Named:
+    """One example with its place and scores, for the lists of extremes."""
+
+    index: int
+    seed: int
+    client: int
+    class_name: str
+    score: str
+    guess: str
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Everything the section shows about the distribution."""
+
+    measure: Measure
+    plot: Plot
+    quantiles: tuple[tuple[str, str, str], ...]
+    most: tuple[Named, ...]
+    least: tuple[Named, ...]
+    has_guess: bool
+
+
+def build_spread(header: Header, cells: Sequence[Cell], *, named: int = 3) -> Spread | None:
+    """The spread over all finished cells of one attack; None where fewer than two examples have a score."""
+    done = [c for c in cells if c.status == "done" and c.examples]
+    if not done:
+        return None
+    what = main_measure(header, done[0].space, done[0].examples[0].scores)
+    scored = [(c, e) for c in done for e in c.examples if math.isfinite(e.scores.get(what.key, math.nan))]
+    if len(scored) < 2:
+        return None
+    scored.sort(key=lambda pair: pair[1].scores[what.key], reverse=what.higher_leaks)
+    values = [e.scores[what.key] for _, e in scored]
+    guesses = [g for _, e in scored if math.isfinite(g := e.baseline.get(what.key, math.nan))]
+
+    ends = min(named, len(scored) // 2)
+    return Spread(
+        what,
+        draw(what, values, guesses),
+        _quantiles(what, values, guesses),
+        tuple(_named(header, what, cell, example) for cell, example in scored[:ends]),
+        tuple(_named(header, what, cell, example) for cell, example in scored[-ends:][::-1]),
+        bool(guesses),
+    )
+
+
+def _named(header: Header, what: Measure, cell: Cell, example: Example) -> Named:
+    guess = example.baseline.get(what.key, math.nan)
+    score, name = what.text(example.scores[what.key]), class_name(header, example.label)
+    return Named(example.index, cell.seed, example.client, name, score, what.text(guess))
+
+
+def _quantiles(
+    what: Measure, values: Sequence[float], guesses: Sequence[float]
+) -> tuple[tuple[str, str, str], ...]:
+    rows = []
+    for q, label in (*QUANTILES, (1.0, "highest")):
+        guess = what.text(float(np.quantile(guesses, q))) if guesses else "–"
+        rows.append((label, what.text(float(np.quantile(values, q))), guess))
+    return tuple(rows)
+
+
+def draw(what: Measure, values: Sequence[float], guesses: Sequence[float]) -> Plot:
+    """Two lanes on one axis: each example a dot, dots of one bin stacked; bars when there are very many."""
+    low, high = min([*values, *guesses]), max([*values, *guesses])
+    ticks = nice_ticks(low, high)
+    low, high = min(low, ticks[0]), max(high, ticks[-1])
+    inner = WIDTH - 2 * SIDE
+
+    def place(value: float) -> float:
+        return SIDE + inner * (value - low) / (high - low)
+
+    lanes: list[Lane] = []
+    for label, css, series in (("attack", "attack", values), ("baseline guess", "guess", guesses)):
+        if series:
+            top = TOP + len(lanes) * (LANE + TOP)
+            mean = float(np.mean(series))
+            marks = _marks([place(v) for v in series], top + LANE)
+            lanes.append(Lane(label, css, top, top + LANE, place(mean), what.with_unit(mean), tuple(marks)))
+    unit = f" in {what.unit}" if what.unit else ""
+    spans = "; ".join(
+        f"{label} from {what.text(min(s))} to {what.text(max(s))}, mean {what.text(float(np.mean(s)))}"
+        for label, s in (("attack", values), ("baseline guess", guesses))
+        if s
+    )
+    return Plot(
+        WIDTH,
+        lanes[-1].floor + 34,
+        tuple(lanes),
+        tuple((place(t), f"{t:g}") for t in ticks),
+        f"Distribution of {what.title}{unit} over {len(values)} examples: {spans}.",
+    )
+
+
+def _marks(xs: Sequence[float], floor: float) -> list[Mark]:
+    """Stack by bin. A stack higher than the lane is pressed together, so that it always fits."""
+    bin_width = (WIDTH - 2 * SIDE) / BINS
+    bins: dict[int, list[float]] = {}
+    for x in sorted(xs):
+        bins.setdefault(min(BINS - 1, int((x - SIDE) / bin_width)), []).append(x)
+    tallest = max(len(b) for b in bins.values())
+    if len(xs) > DOTS_UP_TO:
+        unit = LANE / tallest
+        return [
+            Mark("bar", SIDE + i * bin_width, floor - len(b) * unit, bin_width - 1, len(b) * unit)
+            for i, b in bins.items()
+        ]
+    radius = 4.2
+    step = min(2 * radius + 0.6, (LANE - 2 * radius) / max(1, tallest - 1))
+    middle = SIDE + bin_width / 2
+    return [
+        Mark("dot", middle + i * bin_width, floor - radius - 1 - k * step, radius, radius)
+        for i, b in bins.items()
+        for k in range(len(b))
+    ]
+
+
+def nice_ticks(low: float, high: float, *, about: int = 5) -> list[float]:
+    """Round numbers that enclose [low, high].
+
+    >>> nice_ticks(7.3, 41.0)
+    [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]
+    """
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [round(i * step, 12) for i in range(first, last + 1)]

@@ -1,0 +1,107 @@
+"""The same summary for the terminal and for other programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from seepage.log import AuditLog, summarise
+from seepage.report.table import Row, Table, build_table
+from seepage.report.verdict import BADGES, verdict
+from seepage.report.words import printable, sentence
+
+WIDTH = 100
+ESSENTIALS = {
+    "title",
+    "created",
+    "spec_hash",
+    "seeds",
+    "threat",
+    "input",
+    "model_name",
+    "model_parameters",
+    "data_name",
+    "data_source",
+    "data_examples",
+    "exact_tolerance",
+    "device",
+    "git_revision",
+}
+COLOURS = {"high": "bold red", "some": "bold yellow", "none_shown": "bold green", "unknown": "bold"}
+
+
+def print_summary(log: AuditLog, console: Console | None = None) -> None:
+    """Verdict first, then one line an attack with its baseline beside it.
+
+    Texts from the log are never read as markup, nor do their control characters reach the terminal.
+    """
+    console = console or Console()
+    summaries = summarise(log)
+    ruling = verdict(log, summaries)
+    width = min(WIDTH, console.width)
+    badge = Text(f"{BADGES[ruling.level]}: ", style=COLOURS[ruling.level])
+    console.print(badge + Text(printable(ruling.headline), style="bold"), width=width)
+    for detail in ruling.details:
+        console.print(Text(printable(detail)), width=width)
+    console.print()
+    table = build_table(log.header, summaries)
+    console.print(_rich_table(table), width=width)
+    for row in table.rows:
+        if row.reason:
+            told = f"{row.title} ({row.status}): {sentence(row.reason)}"
+            console.print(Text(printable(told)), width=width)
+
+
+def _rich_table(table: Table) -> RichTable:
+    unit = f", {table.main.unit}" if table.main.unit else ""
+    rich = RichTable(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    rich.add_column("Attack", overflow="fold", min_width=20, max_width=26)
+    for title in ("Exact", f"{table.main.title}{unit}\n(95 % interval)", "Baseline\n(95 % interval)"):
+        rich.add_column(title, justify="right", no_wrap=True)
+    if table.second:
+        rich.add_column(table.second.title, justify="right", no_wrap=True)
+    for title in ("Claims\nright", "Labels", "Time"):
+        rich.add_column(title, justify="right", no_wrap=True)
+    for row in table.rows:
+        rich.add_row(*_cells(row, table))
+    return rich
+
+
+def _cells(row: Row, table: Table) -> list[Text]:
+    name = Text(printable(row.title.replace("(", " (", 1)))  # a place to break the line before parameters
+    if row.is_baseline:
+        name.append(" (baseline)", style="dim")
+    elif row.status_key != "done":
+        name.append(f" ({row.status})", style="dim")
+
+    def figure(mean: str, interval: str, note: str = "") -> Text:
+        text = Text(f"{mean}\n({interval})" if interval else mean)
+        return text.append(f"\n{note}", style="dim") if note else text
+
+    second = [Text(row.second)] if table.second else []
+    return [
+        name,
+        Text(row.exact),
+        figure(row.main.mean, row.main.interval, row.main.note),
+        figure(row.guess.mean, row.guess.interval),
+        *second,
+        *(Text(value) for value in (row.claims, row.labels, row.time)),
+    ]
+
+
+def to_json(log: AuditLog) -> dict[str, Any]:
+    """The machine form of the summary: plain JSON types only."""
+    header, summaries = log.header, summarise(log)
+    ruling = verdict(log, summaries)
+    there = {cell.id for cell in log.cells}
+    return {
+        "schema_version": header.schema_version,
+        "verdict": {"level": ruling.level, "headline": ruling.headline, "details": list(ruling.details)},
+        "attacks": [{"key": s.attack.key, **s.model_dump(mode="json")} for s in summaries],
+        "audit": header.model_dump(mode="json", include=ESSENTIALS),
+        "planned_cells": len(header.planned()),
+        "missing_cells": [id_ for _, _, id_ in header.planned() if id_ not in there],
+    }

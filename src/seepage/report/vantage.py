@@ -1,0 +1,63 @@
+"""Who the server is and what it looked at, as the end of a sentence: `from the secure sum of 8 clients`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seepage.log import AttackSummary, AuditLog, Header
+from seepage.report.words import plural
+
+
+def server(header: Header) -> str:
+    """A server that may craft weights is dishonest; one that only looks is curious."""
+    return "A dishonest server" if "craft_weights" in header.threat.grants else "A curious server"
+
+
+def protocol(header: Header) -> dict[str, Any]:
+    """The protocol part of the spec; empty where the spec has none."""
+    found = header.spec.get("protocol")
+    return found if isinstance(found, dict) else {}
+
+
+def vantage(log: AuditLog, summary: AttackSummary) -> str:
+    """What this attack looked at in each run, e.g. `from one update in each of 3 runs`."""
+    clients = _clients(log, summary)
+    rounds = summary.rounds or _whole(protocol(log.header).get("rounds")) or log.header.threat.rounds
+    over = f" over {plural(rounds, 'round')}" if rounds > 1 else ""
+    kind = _aggregate(log.header)
+    if kind == "secure sum":
+        seen = f"the secure sum of {plural(clients, 'client')}{over}"
+    elif kind:
+        owners = "1 client's update" if clients == 1 else f"{clients} clients' updates"
+        seen = f"the {kind} of {owners}{over}"
+    elif clients > 1:
+        seen = f"the updates of {clients} clients{over}"
+    else:
+        seen = f"{rounds} updates" if rounds > 1 else "one update"
+    runs = f" in each of {summary.cells} runs" if summary.cells > 1 else ""
+    return f"from {seen}{runs}"
+
+
+def _aggregate(header: Header) -> str:
+    """`secure sum`, `sum`, `mean`, `median`, or nothing where the server sees each update by itself."""
+    named = str(protocol(header).get("aggregation") or "").lower()
+    # without a named aggregation the threat model's sentence is all there is
+    text = named or header.threat.server_sees.lower()
+    if "secure" in named or (not named and "only the secure sum" in text):
+        return "secure sum"
+    return next((kind for kind in ("median", "mean", "sum") if kind in named), "")
+
+
+def _clients(log: AuditLog, summary: AttackSummary) -> int:
+    """Clients in one round: as the spec says, else as many as own examples in this attack's cells."""
+    stated = _whole(protocol(log.header).get("clients"))
+    if stated:
+        return stated
+    cells = log.cells_where(lambda c: c.attack == summary.attack and c.status == "done")
+    return max((len({e.client for e in c.examples}) for c in cells), default=1) or 1
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, list | tuple):
+        value = len(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,0 +1,248 @@
+"""The verdict in plain words: the first thing a reader sees, on the page and in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from seepage.log import BASELINE, AttackSummary, AuditLog
+from seepage.report.measures import MEASURES, Measure, main_measure, summary_measure
+from seepage.report.vantage import server, vantage
+from seepage.report.words import NOUNS, join, percent, plural, sentence, share, things
+
+Level = Literal["high", "some", "none_shown", "unknown"]
+BADGES: dict[Level, str] = {
+    "high": "Leak shown",
+    "some": "Some leakage shown",
+    "none_shown": "No leakage shown",
+    "unknown": "Nothing measured",
+}
+STANDS_OUT = 2.0
+"""Wide margins (for PSNR: 2 x 3 dB) by which a single example must beat its own guess to be named."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A level, one headline sentence, and the sentences that say how sure it is and what it leaves open."""
+
+    level: Level
+    headline: str
+    details: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """The strongest thing one attack has shown. `rank` orders kinds from strongest to nothing."""
+
+    kind: str
+    summary: AttackSummary
+    measure: Measure
+    count: int = 0
+
+    @property
+    def rank(self) -> tuple[int, float, float]:
+        whole = max(1, self.summary.examples)
+        score = self.summary.scores.get(self.measure.key)
+        mean = score.mean if score else 0.0
+        return (
+            -list(_LEVELS).index(self.kind),
+            self.count / whole,
+            mean if self.measure.higher_leaks else -mean,
+        )
+
+
+_LEVELS: dict[str, Level] = {
+    "exact": "high",
+    "far": "high",
+    "exact_features": "some",
+    "ahead": "some",
+    "ahead_features": "some",
+    "standouts": "some",
+    "labels": "some",
+    "nothing": "none_shown",
+}
+
+
+def verdict(log: AuditLog, summaries: Sequence[AttackSummary]) -> Verdict:
+    """Judge a run by its strongest attack; the baseline itself is never an attack.
+
+    - *high*: in input space, more examples are exact than in the baseline's guess, or the main metric's 95 %
+      interval lies a wide margin beyond the baseline's (3 dB of PSNR, a factor sqrt(2) of an error, 0.2 of
+      token accuracy; see `measures.MEASURES`).
+    - *some*: that interval lies beyond the baseline's at all; or single recovered examples beat their own
+      guess by two wide margins though the mean does not; or only features of a layer were rebuilt; or only
+      labels were inferred better than by the baseline.
+    - *none_shown*: attacks finished and none of this holds.
+    - *unknown*: no attack finished.
+
+    With a single example there is no interval, and only a wide margin counts.
+    """
+    attacks = [s for s in summaries if s.attack.name != BASELINE]
+    guess = next((s for s in summaries if s.attack.name == BASELINE), None)
+    findings = [_judge(log, s, guess) for s in attacks if s.cells]
+    if not findings:
+        return Verdict("unknown", _nothing_finished(attacks), tuple(_gaps(log, attacks)))
+    best = max(findings, key=lambda finding: finding.rank)
+    details = [*_figures(log, best), *_caveats(log, best, guess), *_gaps(log, attacks)]
+    return Verdict(_LEVELS[best.kind], _HEADLINES[best.kind](log, best), tuple(details))
+
+
+def _judge(log: AuditLog, summary: AttackSummary, guess: AttackSummary | None) -> _Finding:
+    measure = summary_measure(log.header, summary)
+    features = summary.space != "input"
+    exact_guess = summary.baseline.get("exact")
+    guessed = round(exact_guess.mean * exact_guess.count) if exact_guess else 0
+    if summary.exact > guessed:
+        return _Finding("exact_features" if features else "exact", summary, measure, summary.exact)
+    score, base = summary.scores.get(measure.key), summary.baseline.get(measure.key)
+    lead = measure.lead(score, base) if score and base else "none"
+    if lead != "none":
+        return _Finding("ahead_features" if features else lead, summary, measure)
+    if count := 0 if features else _standouts(log, summary):
+        return _Finding("standouts", summary, measure, count)
+    return _Finding("labels" if _labels_leak(log, summary, guess) else "nothing", summary, measure)
+
+
+def _standouts(log: AuditLog, summary: AttackSummary) -> int:
+    """Recovered examples far beyond their own guess. A mean can hide them: leakage is not uniform."""
+    found = 0
+    for cell in log.cells_where(lambda c: c.attack == summary.attack and c.status == "done"):
+        for example in (e for e in cell.examples if e.recovered):
+            measure = main_measure(log.header, cell.space, example.scores)
+            value, guess = example.scores.get(measure.key), example.baseline.get(measure.key)
+            if value is not None and guess is not None:
+                found += measure.beats(value, guess, margins=STANDS_OUT)
+    return found
+
+
+def _labels_leak(log: AuditLog, summary: AttackSummary, guess: AttackSummary | None) -> bool:
+    if "labels" in log.header.threat.grants or guess is None:
+        return False  # given labels are no finding, and without a guess there is nothing to compare with
+    found, base = summary.scores.get("label_accuracy"), guess.scores.get("label_accuracy")
+    return bool(found and base and MEASURES["label_accuracy"].lead(found, base) != "none")
+
+
+def _exact(log: AuditLog, best: _Finding) -> str:
+    part = share(log.header, best.count, best.summary.examples)
+    return f"{server(log.header)} recovers {part} exactly {vantage(log, best.summary)}."
+
+
+def _ahead(log: AuditLog, best: _Finding) -> str:
+    one, several = NOUNS[log.header.input.modality]
+    how = "far better" if best.kind == "far" else "better"
+    if best.summary.examples == 1:
+        return f"{server(log.header)} rebuilds the {one} {how} than guessing {vantage(log, best.summary)}."
+    who = server(log.header)
+    return (
+        f"On average, {who[0].lower()}{who[1:]} rebuilds the {several} {how} than guessing "
+        f"{vantage(log, best.summary)}."
+    )
+
+
+def _features(log: AuditLog, best: _Finding) -> str:
+    several = NOUNS[log.header.input.modality][best.summary.examples != 1]
+    what = f"the features that enter layer '{best.summary.space}'"
+    how = "better than guessing"
+    if best.kind == "exact_features":
+        how = f"exactly for {share(log.header, best.count, best.summary.examples)}"
+    where = vantage(log, best.summary)
+    selves = "itself" if best.summary.examples == 1 else "themselves"
+    return f"{server(log.header)} rebuilds {what} {how} {where}, but not the {several} {selves}."
+
+
+def _standout(log: AuditLog, best: _Finding) -> str:
+    part = share(log.header, best.count, best.summary.examples)
+    where = vantage(log, best.summary)
+    return (
+        f"{server(log.header)} rebuilds {part} far better than guessing {where}, "
+        "though on average it does no better than the guess."
+    )
+
+
+def _labels(log: AuditLog, best: _Finding) -> str:
+    accuracy = percent(best.summary.scores["label_accuracy"].mean)
+    one = NOUNS[log.header.input.modality][0]
+    return (
+        f"{server(log.header)} infers {accuracy} of the labels {vantage(log, best.summary)}, "
+        f"but recovers no {one} beyond the baseline guess."
+    )
+
+
+def _nothing(log: AuditLog, best: _Finding) -> str:
+    what = "anything"
+    if "label_accuracy" in best.summary.scores:
+        what = f"any {NOUNS[log.header.input.modality][0]}"
+    return f"No attack run here recovered {what} beyond the baseline guess."
+
+
+_HEADLINES: dict[str, Callable[[AuditLog, _Finding], str]] = {
+    "exact": _exact,
+    "far": _ahead,
+    "exact_features": _features,
+    "ahead": _ahead,
+    "ahead_features": _features,
+    "standouts": _standout,
+    "labels": _labels,
+    "nothing": _nothing,
+}
+
+
+def _nothing_finished(attacks: Sequence[AttackSummary]) -> str:
+    if attacks and all(s.status == "not_applicable" for s in attacks):
+        return "No attack of this audit can work in this setting, so nothing was measured."
+    return "No attack has finished, so nothing can be said yet."
+
+
+def _figures(log: AuditLog, best: _Finding) -> list[str]:
+    """The main metric beside the baseline's."""
+    score = best.summary.scores.get(best.measure.key)
+    base = best.summary.baseline.get(best.measure.key)
+    if score is None:
+        return []
+    measure, name = best.measure, best.summary.attack.name
+    interval = f" (95 % interval {measure.range_text(score)})" if score.count > 1 else ""
+    kind = "Mean " if score.count > 1 else ""
+    text = f"{kind}{measure.words} of {name}: {measure.with_unit(score.mean)}{interval}"
+    if base is None:
+        return [f"{sentence(text)} The log holds no baseline to compare it with."]
+    guess = "the mean feature" if best.summary.space != "input" else "the best guess without any update"
+    base_range = f" ({measure.range_text(base)})" if base.count > 1 else ""
+    return [f"{sentence(text)[:-1]}, against {measure.with_unit(base.mean)}{base_range} for {guess}."]
+
+
+def _caveats(log: AuditLog, best: _Finding, guess: AttackSummary | None) -> list[str]:
+    """How sure, and what was not shown."""
+    summary = best.summary
+    count = things(log.header, summary.examples)
+    said = []
+    if summary.cells == 1:
+        said.append(f"Measured on one batch of {count}: the interval says nothing about other batches.")
+    else:
+        said.append(f"Measured on {count} in {plural(summary.cells, 'batch', 'batches')}, one for each seed.")
+    labels = summary.scores.get("label_accuracy")
+    if labels and best.kind != "labels" and "labels" not in log.header.threat.grants:
+        base = guess.scores.get("label_accuracy") if guess else None
+        beside = f"the baseline {percent(base.mean)}" if base else "this log has no baseline for labels"
+        said.append(f"It also infers {percent(labels.mean)} of the labels ({beside}).")
+    if _LEVELS[best.kind] == "none_shown":
+        said.append("That is not a proof of safety: stronger attacks exist.")
+    else:
+        said.append("This is a lower bound: stronger attacks may recover more.")
+    return said
+
+
+def _gaps(log: AuditLog, attacks: Sequence[AttackSummary]) -> list[str]:
+    """Attacks that said nothing, and cells that are still to run."""
+    said = []
+    for status, words in (("not_applicable", "Not applicable here"), ("failed", "Failed")):
+        names = [s.attack.name for s in attacks if s.status == status]
+        if names:
+            said.append(f"{words}: {join(names)}; the reason is given below.")
+    if log.missing:
+        verb = "is" if log.missing == 1 else "are"
+        cells = plural(len(log.header.planned()), "cell")
+        said.append(
+            f"Partial log: {log.missing} of {cells} {verb} missing; run the same command again to finish."
+        )
+    return said

@@ -1,0 +1,155 @@
+"""Datasets: the catalogue, and `load_data`, the one way in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from seepage.errors import DataError, SpecError
+from seepage.registry import unknown
+from seepage.types import Modality
+from seepage.workloads.data.dataset import Dataset, DatasetEntry, validate
+from seepage.workloads.data.embedded import breast_cancer, digits, faces, photos
+from seepage.workloads.data.files import file_loader
+from seepage.workloads.data.named import cifar10, cifar100, imagenet_photos, imdb, mnist
+from seepage.workloads.data.objects import REFERENCE, check_options, from_function, from_object
+
+__all__ = ["DATASETS", "Dataset", "DatasetEntry", "load_data", "validate"]
+
+_FOLDER_OR_HUB = "SEEPAGE_DATA or the hub extra"
+
+DATASETS: dict[str, DatasetEntry] = {
+    "faces": DatasetEntry(faces, "200 grey 25x25 patches from LFW: face or not", Modality.IMAGE),
+    "photos": DatasetEntry(photos, "colour crops of eight photographs, 32x32 or size=", Modality.IMAGE),
+    "digits": DatasetEntry(digits, "1797 handwritten digits, grey 8x8", Modality.IMAGE),
+    "breast_cancer": DatasetEntry(
+        breast_cancer, "569 tumours in 30 columns, benign or malignant", Modality.TABULAR
+    ),
+    "mnist": DatasetEntry(mnist, "handwritten digits, grey 28x28", Modality.IMAGE, _FOLDER_OR_HUB),
+    "cifar10": DatasetEntry(cifar10, "colour 32x32, 10 classes", Modality.IMAGE, _FOLDER_OR_HUB),
+    "cifar100": DatasetEntry(cifar100, "colour 32x32, 100 classes (or 20)", Modality.IMAGE, _FOLDER_OR_HUB),
+    "imagenet_photos": DatasetEntry(
+        imagenet_photos, "photographs in 1000 classes, 224x224 or size=", Modality.IMAGE, _FOLDER_OR_HUB
+    ),
+    "imdb": DatasetEntry(
+        imdb, "film reviews as 250 word ids, positive or not", Modality.TEXT, _FOLDER_OR_HUB
+    ),
+}
+
+Numbers = float | Sequence[float]
+
+
+def load_data(
+    reference: Any,
+    *,
+    modality: Modality | str | None = None,
+    value_range: Sequence[float] | None = None,
+    mean: Numbers | None = None,
+    std: Numbers | None = None,
+    num_classes: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """A validated dataset from a name, a path, "package.module:function", or an object.
+
+    The named keywords say what cannot be read off the data (or correct what was guessed); `options` go to
+    the loader. `mean` and `std`, one number or one per channel or column, have the model fed normalised
+    values.
+
+    >>> len(load_data("digits")), load_data("photos", size=64).spec.shape
+    (1797, (3, 64, 64))
+    >>> load_data("digit")
+    Traceback (most recent call last):
+    ...
+    seepage.errors.SpecError: unknown dataset 'digit': did you mean 'digits'? Valid: breast_cancer, cifar10, \
+cifar100, digits, faces, imagenet_photos, imdb, mnist, photos. A path (.npz, .csv, a folder of pictures) or \
+"package.module:function" is accepted too.
+    """
+    dataset = _load(reference, _modality(modality), options)
+    return validate(_declare(dataset, value_range, mean, std, num_classes))
+
+
+def _load(reference: Any, modality: Modality | None, options: dict[str, Any]) -> Dataset:
+    if isinstance(reference, Dataset) and options:
+        raise SpecError(f"a Dataset is used as it is; leave out the option '{next(iter(options))}'.")
+    if not isinstance(reference, str | os.PathLike):
+        check_options(from_object, options, "data passed in from Python")
+        return _agreeing(from_object(reference, modality=modality, **options), modality)
+    text = os.fspath(reference)
+    if text in DATASETS:
+        check_options(DATASETS[text].load, options, text)
+        return _agreeing(DATASETS[text].load(**options), modality)
+    if REFERENCE.fullmatch(text):
+        return _agreeing(from_function(text, modality=modality, **options), modality)
+    return _load_path(text, modality, options)
+
+
+def _load_path(text: str, modality: Modality | None, options: dict[str, Any]) -> Dataset:
+    path = Path(text).expanduser() if text.startswith("~/") else Path(text)
+    try:
+        if not text or (path.name == text and not path.suffix and not path.exists()):
+            raise SpecError(
+                unknown("dataset", text, DATASETS) + " A path (.npz, .csv, a folder of pictures) or "
+                '"package.module:function" is accepted too.'
+            )
+        path = path if path.name else path.resolve()  # "." and ".." have no name to report
+        load = file_loader(path)
+        check_options(load, options, path.name)
+        return load(path, modality=modality, **options)
+    except OSError as error:
+        shown = error.strerror or type(error).__name__
+        raise DataError(
+            f"{path.name[:60]} cannot be opened ({shown}); check the path and its rights."
+        ) from None
+
+
+def _modality(given: Modality | str | None) -> Modality | None:
+    try:
+        return None if given is None else Modality(given)
+    except ValueError:
+        raise SpecError(unknown("modality", str(given), [m.value for m in Modality])) from None
+
+
+def _agreeing(dataset: Dataset, modality: Modality | None) -> Dataset:
+    if modality not in (None, dataset.spec.modality):
+        raise SpecError(f"{dataset.name} is {dataset.spec.modality} data; leave out modality='{modality}'.")
+    return dataset
+
+
+def _declare(
+    dataset: Dataset,
+    value_range: Sequence[float] | None,
+    mean: Numbers | None,
+    std: Numbers | None,
+    num_classes: int | None,
+) -> Dataset:
+    """The dataset with what the caller said about it in place of what was guessed."""
+    spec = dataset.spec
+    if value_range is not None:
+        pair = _numbers("value_range", value_range, count=2)
+        if len(pair) != 2:
+            raise SpecError(
+                f"value_range has {len(pair)} numbers; give the lowest and the highest raw value."
+            )
+        spec = replace(spec, value_range=(pair[0], pair[1]))
+    if mean is not None:
+        spec = replace(spec, mean=_numbers("mean", mean, count=spec.shape[0]))
+    if std is not None:
+        spec = replace(spec, std=_numbers("std", std, count=spec.shape[0]))
+    if num_classes is not None:
+        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
+            raise SpecError(f"num_classes is {num_classes!r}; give a whole number of at least 2.")
+        known = spec.class_names[:num_classes]
+        more = tuple(f"class {i}" for i in range(len(known), num_classes)) if known else ()
+        spec = replace(spec, num_classes=num_classes, class_names=known + more)
+    return replace(dataset, spec=spec)
+
+
+def _numbers(name: str, given: Numbers, *, count: int) -> tuple[float, ...]:
+    """One number for all, or a sequence, as a tuple of floats."""
+    try:
+        return (float(given),) * count if isinstance(given, int | float) else tuple(float(v) for v in given)
+    except (TypeError, ValueError):
+        raise SpecError(f"{name} is {given!r}; give a number or a list of numbers.") from None

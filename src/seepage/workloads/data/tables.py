@@ -1,0 +1,147 @@
+"""CSV files: a header, one row per example, numbers everywhere but in the label column."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from seepage.errors import DataError, SpecError
+from seepage.types import Modality
+from seepage.workloads.data.arrays import from_arrays
+from seepage.workloads.data.dataset import Dataset
+
+LABEL_COLUMNS = ("label", "target", "class", "y")
+Row = tuple[int, list[str]]
+"""Line number in the file, cells."""
+
+
+def csv_file(
+    path: Path,
+    /,
+    *,
+    modality: Modality | None = None,
+    label: str | None = None,
+    delimiter: str = ",",
+    standardise: bool = False,
+) -> Dataset:
+    """Rows of numbers with a header. Label: the column named, else label/target/class/y, else the last.
+
+    `standardise` has the model fed columns of mean 0 and standard deviation 1.
+    """
+    if modality not in (None, Modality.TABULAR):
+        raise SpecError(
+            f"{path.name} is a table; leave out modality='{modality}', or give pictures and text as .npz."
+        )
+    header, rows = read_table(path, delimiter=delimiter)
+    column = _label_column(header, label, path.name)
+    features = [i for i in range(len(header)) if i != column]
+    if not features:
+        raise DataError(f"{path.name} has no column besides the label; add at least one feature column.")
+    values = [[_number(cells[i], header[i], line, path.name) for i in features] for line, cells in rows]
+    labels, names = class_indices([cells[column] for _, cells in rows], column=header[column])
+    rows_array = np.asarray(values, dtype=np.float64)
+    dataset = from_arrays(
+        rows_array,
+        labels,
+        name=path.stem,
+        source=path.name,
+        modality=Modality.TABULAR,
+        class_names=names,
+        column_names=[header[i] for i in features],
+    )
+    if not standardise:
+        return dataset
+    mean, std = tuple(rows_array.mean(axis=0).tolist()), tuple(rows_array.std(axis=0).tolist())
+    return replace(dataset, spec=replace(dataset.spec, mean=mean, std=std))
+
+
+def read_table(path: Path, *, delimiter: str = ",") -> tuple[list[str], list[Row]]:
+    """Header and rows of a CSV file, every row as long as the header, blank lines left out."""
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise SpecError(f"delimiter is {delimiter!r}; give one character, such as ',' or ';'.")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            lines = [(reader.line_num, [c.strip() for c in cells]) for cells in reader if cells]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{path.name} cannot be read as CSV ({error}); save it as UTF-8 comma-separated text."
+        ) from None
+    if not lines:
+        raise DataError(f"{path.name} is empty; give a header line and at least one row.")
+    header, rows = lines[0][1], lines[1:]
+    if all(_is_number(cell) for cell in header):
+        raise DataError(f"{path.name} begins with numbers; put the column names on its first line.")
+    if "" in header or len(set(header)) != len(header):
+        raise DataError(
+            f"{path.name} has empty or repeated column names; give every column a name of its own."
+        )
+    if not rows:
+        raise DataError(f"{path.name} has a header but no rows; give at least one row.")
+    for line, cells in rows:
+        if len(cells) != len(header):
+            raise DataError(
+                f"{path.name}, line {line}: {len(cells)} cells under {len(header)} column names; "
+                "quote cells that contain the delimiter."
+            )
+    return header, rows
+
+
+def class_indices(cells: Sequence[str], *, column: str) -> tuple[list[int], tuple[str, ...]]:
+    """Class indices and names. Whole numbers from 0 up are indices already and get no names.
+
+    >>> class_indices(["dog", "cat", "dog"], column="animal")
+    ([1, 0, 1], ('cat', 'dog'))
+    >>> class_indices(["2", "0"], column="label")
+    ([2, 0], ())
+    """
+    if any(cell == "" for cell in cells):
+        raise DataError(f"the label column '{column}' has empty cells; fill them in or leave those rows out.")
+    if not all(_is_number(cell) for cell in cells):
+        names = tuple(sorted(set(cells)))
+        index = {name: i for i, name in enumerate(names)}
+        return [index[cell] for cell in cells], names
+    numbers = [float(cell) for cell in cells]
+    broken = next((n for n in numbers if not n.is_integer()), None)
+    if broken is not None:
+        raise DataError(
+            f"the label column '{column}' holds {broken:g}, which is not a class; seepage audits "
+            "classifiers: name another column with label=, or bin the values into classes."
+        )
+    if min(numbers) >= 0:
+        return [int(n) for n in numbers], ()
+    distinct = sorted(set(numbers))  # such as -1 and 1
+    return [distinct.index(n) for n in numbers], tuple(f"{n:g}" for n in distinct)
+
+
+def _label_column(header: Sequence[str], label: str | None, name: str) -> int:
+    if label is not None:
+        if label not in header:
+            raise SpecError(f"{name} has no column '{label}'; give label= one of {', '.join(header)}.")
+        return header.index(label)
+    lower = [column.lower() for column in header]
+    return next((lower.index(n) for n in LABEL_COLUMNS if n in lower), len(header) - 1)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(cell: str, column: str, line: int, name: str) -> float:
+    value = float(cell) if _is_number(cell) else math.nan
+    if not math.isfinite(value):
+        shown = f"'{cell}'" if cell else "an empty cell"
+        raise DataError(
+            f"{name}, line {line}, column '{column}': {shown} is not a finite number; "
+            "encode categories as numbers and fill in missing values."
+        )
+    return value

@@ -1,0 +1,231 @@
+"""From what a user names (a registry name, a function, a module) to a model that is ready to audit."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.errors import ModelError
+from seepage.registry import unknown
+from seepage.types import InputSpec, Modality
+from seepage.workloads.models import MODELS
+from seepage.workloads.models.initialisers import initialise
+from seepage.workloads.models.weights import PRETRAINED, load_weights, pretrained_path
+
+__all__ = ["build_model", "check_forward", "load_weights"]
+
+# What somebody else's builder or forward raises when it cannot cope. Our own errors pass through.
+USER_CODE_FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    NameError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+def build_model(
+    reference: str | Callable[..., nn.Module] | nn.Module,
+    spec: InputSpec,
+    *,
+    weights: str | Path | None = None,
+    initialiser: str | None = None,
+    seed: int = 0,
+    **params: Any,
+) -> nn.Module:
+    """Build, load weights if given, then initialise if asked to; the same seed gives the same weights.
+
+    `reference`: a name from `MODELS`, "package.module:function" (also from the current directory), a
+    callable, or a module, which is copied. A callable gets `spec` if it has an argument for it. The
+    global random state of torch is left as it was.
+
+    >>> spec = InputSpec(modality=Modality.TABULAR, shape=(4,), num_classes=2)
+    >>> build_model("mlp", spec, hidden=(3,)).dense0
+    Linear(in_features=4, out_features=3, bias=True)
+    """
+    label = (
+        reference if isinstance(reference, str) else getattr(reference, "__name__", type(reference).__name__)
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            model = _construct(reference, spec, params)
+        except USER_CODE_FAILURES as error:
+            raise ModelError(
+                f"model '{label}' could not be built: {_one_line(error)}; check its hyperparameters and code."
+            ) from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"model '{label}' gave an object of type {type(model).__name__}; "
+            "its function must return a torch.nn.Module."
+        )
+    if weights is not None:
+        load_weights(model, pretrained_path(label) if weights == PRETRAINED else weights)
+    if initialiser is not None:
+        initialise(model, initialiser, generator_seed=seed)
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.requires_grad_(True)
+    return model
+
+
+def _construct(
+    reference: str | Callable[..., nn.Module] | nn.Module, spec: InputSpec, params: dict[str, Any]
+) -> nn.Module:
+    if isinstance(reference, nn.Module):
+        if params:
+            raise ModelError(
+                f"a module that is already built takes no hyperparameters ({', '.join(params)}); "
+                "remove them, or give the function that builds it."
+            )
+        return copy.deepcopy(reference)
+    if isinstance(reference, str) and ":" not in reference:
+        if reference not in MODELS:
+            raise ModelError(
+                unknown("model", reference, MODELS)
+                + ' A model of your own is named "package.module:function".'
+            )
+        build = MODELS[reference].build
+        valid = [p.name for p in inspect.signature(build).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        for name in params:
+            if name not in valid:
+                raise ModelError(unknown(f"hyperparameter of model '{reference}'", name, valid))
+        return build(spec, **params)
+    function = _import_function(reference) if isinstance(reference, str) else reference
+    return _call_with_spec(function, spec, params)
+
+
+def _import_function(reference: str) -> Callable[..., nn.Module]:
+    module_name, _, function_name = reference.partition(":")
+    if not module_name or not function_name:
+        raise ModelError(f"'{reference}' names no function; write it as \"package.module:function\".")
+    with _current_directory_importable():
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise ModelError(
+                f"cannot import '{module_name}' for model '{reference}': {_one_line(error)}; install it, or "
+                "run from the folder that holds it."
+            ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise ModelError(unknown(f"function of module '{module_name}'", function_name, names))
+    return function  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _current_directory_importable() -> Iterator[None]:
+    entry = str(Path.cwd())
+    sys.path.insert(0, entry)
+    importlib.invalidate_caches()  # the file may be younger than the last look at its folder
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)
+
+
+def _call_with_spec(function: Callable[..., nn.Module], spec: InputSpec, params: dict[str, Any]) -> nn.Module:
+    """Call with the spec where there is an argument for it: one named so, or a positional without default."""
+    parameters = inspect.signature(function).parameters
+    if "spec" in parameters and parameters["spec"].kind is not inspect.Parameter.POSITIONAL_ONLY:
+        return function(**{"spec": spec, **params})
+    for parameter in parameters.values():
+        positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        open_place = positional and parameter.default is parameter.empty and parameter.name not in params
+        if open_place or parameter.kind is parameter.VAR_POSITIONAL:
+            return function(spec, **params)
+    return function(**params)
+
+
+def check_forward(
+    model: nn.Module, spec: InputSpec, *, device: torch.device | str | None = None
+) -> tuple[int, ...]:
+    """Run two dummy examples through the model and return the output's shape, or say what does not fit.
+
+    >>> spec = InputSpec(modality=Modality.TABULAR, shape=(4,), num_classes=3)
+    >>> check_forward(build_model("mlp", spec), spec)
+    (2, 3)
+    """
+    examples = _dummy_examples(model, spec, device)
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = model(examples)
+    except USER_CODE_FAILURES as error:
+        raise ModelError(
+            f"the model does not take a batch of shape {tuple(examples.shape)}, two examples of shape "
+            f"{spec.shape}{_first_layer(model)}: {_one_line(error)}; choose a model and data that fit."
+        ) from error
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    return _checked_output(output, spec)
+
+
+def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
+    wanted = "(2, 2) or (2, 1)" if spec.num_classes == 2 else f"(2, {spec.num_classes})"
+    if not isinstance(output, Tensor):
+        raise ModelError(
+            f"the model returned a {type(output).__name__} instead of a tensor of shape {wanted}; "
+            "wrap it so that it returns its logits only."
+        )
+    shape = tuple(output.shape)
+    if shape != (2, spec.num_classes) and not (spec.num_classes == 2 and shape == (2, 1)):
+        raise ModelError(
+            f"the model returned shape {shape} for two examples, but data of {spec.num_classes} classes "
+            f"need {wanted}; set the model's number of outputs to that of the classes."
+        )
+    if bool(torch.isnan(output).any()):
+        raise ModelError(
+            "the model returned NaN for two plain examples; check its weights and its normalisation."
+        )
+    return shape
+
+
+def _dummy_examples(model: nn.Module, spec: InputSpec, device: torch.device | str | None) -> Tensor:
+    floating = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    target = floating.device if device is None else torch.device(device)
+    if spec.modality is Modality.TEXT:
+        return torch.zeros(2, *spec.shape, dtype=torch.long, device=target)
+    low, high = spec.value_range or (0.0, 1.0)
+    # A ramp, not noise: reproducible without a random state, and not so uniform that it hides a NaN.
+    ramp = torch.linspace(low, high, 2 * math.prod(spec.shape), device=target).reshape(2, *spec.shape)
+    return spec.to_model(ramp).to(floating.dtype)
+
+
+def _first_layer(model: nn.Module) -> str:
+    """What the first layer wants, where its kind tells."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            return f" (its first layer {name} takes {module.in_features} values)"
+        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            return f" (its first layer {name} takes {module.in_channels} channels)"
+        if isinstance(module, nn.Embedding):
+            return f" (its first layer {name} takes token ids below {module.num_embeddings})"
+    return ""
+
+
+def _one_line(error: BaseException) -> str:
+    first = next(iter(str(error).splitlines()), "").rstrip(". ")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
