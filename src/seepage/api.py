@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seepage.audit import parse_spec, run_audit
-from seepage.audit.run import OnCell
-from seepage.audit.spec import ProtocolSpec
+from seepage.auditor import parse_spec, run_audit
+from seepage.auditor.run import OnCell
+from seepage.auditor.spec import ProtocolSpec
 from seepage.errors import SpecError
 from seepage.log import AuditLog, summarise
 from seepage.registry import unknown
@@ -49,6 +49,7 @@ def audit(
     model: Any,
     data: Any,
     attacks: Sequence[str | Mapping[str, Any]] = ("analytic_extraction",),
+    data_options: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     on_cell: OnCell | None = None,
     **settings: Any,
@@ -57,6 +58,7 @@ def audit(
 
     model: an nn.Module, a function that builds one, a registry name or "package.module:function".
     data: (x, y), a torch dataset, a registry name, a path or "package.module:function".
+    data_options: mean, std, value_range, num_classes, modality, or what the dataset's loader takes.
     settings: any key of an audit file, or of its [protocol] table: batch_size, clients, aggregation,
     algorithm, lr, threat, seeds, defenses, device, ...
 
@@ -73,7 +75,7 @@ def audit(
         if key in ProtocolSpec.model_fields:
             protocol[key] = settings.pop(key)
     named_model = model if isinstance(model, str | Mapping) else {"name": _name(model)}
-    named_data = data if isinstance(data, str | Mapping) else {"name": _name(data)}
+    named_data = {"name": data if isinstance(data, str) else _name(data), **(data_options or {})}
     spec = parse_spec(
         {
             "model": named_model,
@@ -87,7 +89,7 @@ def audit(
     log = run_audit(
         spec,
         model=None if isinstance(model, str | Mapping) else model,
-        data=None if isinstance(data, str | Mapping) else data,
+        data=None if isinstance(data, str) else data,
         out=out,
         on_cell=on_cell,
     )

@@ -7,7 +7,7 @@ activates. No optimisation, no crafted weights, no knowledge of the labels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,9 @@ from seepage.attacks.parts.certify import TOLERANCE, Certificate, certify
 from seepage.attacks.parts.gradients import LayerGradient, layer_gradient
 from seepage.attacks.parts.labels import infer_label_counts
 from seepage.attacks.parts.layers import LinearLayer, trace_linear_layers
+from seepage.attacks.parts.routes import Decode
 from seepage.attacks.parts.rows import RowScan, agreeing_rows, representatives, scan_rows
-from seepage.attacks.parts.tokens import nearest_tokens
+from seepage.attacks.parts.tokens import tokens_of
 from seepage.errors import NotApplicable
 from seepage.registry import unknown
 from seepage.types import INPUT_SPACE, Exchange, InputSpec, Knowledge, Modality, Reconstruction, RowCount
@@ -60,27 +61,40 @@ class AnalyticExtraction(PerUpdateAttack):
         choose_layer(model, known.input, self.layer)
 
     def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
-        model = exchange.broadcast.model
-        layer = choose_layer(model, known.input, self.layer)
-        gradient = layer_gradient(exchange, known, layer)
-        columns = _column_groups(layer, known.input)
-        scan = scan_rows(gradient.weight, gradient.bias, groups=columns, seed=known.seed)
-        readings = _distinct(scan, gradient, _plausible(scan, layer, known.input))
-        found = _candidates(gradient, readings.rows)  # (k, m), model units
-        values, space = _decode(found, layer, known.input, model)
-        claims = _claims(exchange, known, layer, gradient, values, space, readings)
-        counts, label_note = _label_counts(exchange, known)
-        return Reconstruction(
-            values=known.input.to_raw(values) if _is_numeric_input(space, known.input) else values,
-            space=space,
-            model_units=space == INPUT_SPACE and known.normalised,
-            claimed=claims.mismatch <= TOLERANCE,
-            confidence=1.0 / (1.0 + claims.mismatch / TOLERANCE),
-            support=readings.support,
-            rows=readings.counts,
-            label_counts=counts,
-            notes=(*_notes(layer, gradient, readings, exchange, claims), *label_note),
-        )
+        layer = choose_layer(exchange.broadcast.model, known.input, self.layer)
+        return read_layer(exchange, known, layer)
+
+
+def read_layer(
+    exchange: Exchange, known: Knowledge, layer: LinearLayer, *, decode: Decode | None = None
+) -> Reconstruction:
+    """Everything that single rows of one layer's gradient show.
+
+    decode: undoes what crafted layers did to the input on its way to `layer`; afterwards the layer reads
+    as if it saw the model's input itself.
+    """
+    model = exchange.broadcast.model
+    gradient = layer_gradient(exchange, known, layer)
+    if decode is not None:
+        gradient, layer = decode.gradient(gradient), replace(layer, reads="input")
+    columns = _column_groups(layer, known.input)
+    scan = scan_rows(gradient.weight, gradient.bias, groups=columns, seed=known.seed)
+    readings = _distinct(scan, gradient, _plausible(scan, layer, known.input))
+    found = _candidates(gradient, readings.rows)  # (k, m), model units
+    values, space = _decode(found, layer, known.input, model)
+    claims = _claims(exchange, known, layer, gradient, values, space, readings)
+    counts, label_note = _label_counts(exchange, known)
+    return Reconstruction(
+        values=known.input.to_raw(values) if _is_numeric_input(space, known.input) else values,
+        space=space,
+        model_units=space == INPUT_SPACE and known.normalised,
+        claimed=claims.mismatch <= TOLERANCE,
+        confidence=1.0 / (1.0 + claims.mismatch / TOLERANCE),
+        support=readings.support,
+        rows=readings.counts,
+        label_counts=counts,
+        notes=(*_notes(layer, gradient, readings, exchange, claims), *label_note),
+    )
 
 
 def analytic_extraction(*, layer: str | None = None) -> AnalyticExtraction:
@@ -162,7 +176,7 @@ def _decode(found: Tensor, layer: LinearLayer, spec: InputSpec, model: nn.Module
         return found.reshape(-1, *spec.shape), INPUT_SPACE
     if layer.reads == "embedding" and layer.embedding is not None:
         table = model.get_parameter(layer.embedding).detach()
-        tokens, _ = nearest_tokens(found.reshape(len(found), -1, table.shape[1]), table)
+        tokens, _ = tokens_of(found.reshape(len(found), -1, table.shape[1]), table)
         return tokens.reshape(-1, *spec.shape), INPUT_SPACE
     return found, layer.name
 

@@ -26,6 +26,7 @@ class PriorOnly(Attack):
         return Reconstruction(
             values=prior_guesses(known, copies=count, samples=self.samples),
             model_units=known.normalised,
+            label_counts=_likely_labels(known, count),
             notes=(
                 "Looks at no update: the mean of public examples and the examples themselves."
                 if known.auxiliary is not None
@@ -44,6 +45,18 @@ def prior_guesses(known: Knowledge, *, copies: int, samples: int) -> Tensor:
     )
     mean = public.mode(dim=0).values if spec.modality is Modality.TEXT else public.mean(dim=0)
     return torch.cat([mean.expand(copies, *spec.shape), public[:samples]])
+
+
+def _likely_labels(known: Knowledge, count: int) -> Tensor | None:
+    """`count` labels in the proportions of the public examples, by largest remainder."""
+    if known.auxiliary is None or len(known.auxiliary) == 0:
+        return None
+    shares = torch.bincount(known.auxiliary.labels.cpu(), minlength=known.input.num_classes).double()
+    wanted = count * shares / shares.sum()
+    counts = wanted.floor().long()
+    missing = count - int(counts.sum())
+    counts[(wanted - counts).argsort(descending=True, stable=True)[:missing]] += 1
+    return counts
 
 
 def _flat(spec: InputSpec) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -14,8 +15,8 @@ def gaussian_noise(*, sigma: float = 0.01, seed: int = 0) -> Defense:
 
     Put `clipping` inside it (after it in the list) to bound what the noise has to hide.
     """
-    if sigma < 0:
-        raise ValueError(f"sigma must not be negative, not {sigma}")
+    if not 0 <= sigma < math.inf:
+        raise ValueError(f"sigma must be zero or positive and finite, not {sigma}")
     generator = torch.Generator().manual_seed(seed)
 
     def add_noise(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:

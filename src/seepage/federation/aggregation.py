@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seepage.errors import DataError
+from seepage.registry import lookup
 from seepage.types import Update
 
 Weights = list[float]
@@ -47,7 +48,7 @@ def aggregate(updates: Sequence[Update], rule: str) -> Update:
     >>> aggregate([one, two], "mean").tensors["w"].item()
     3.0
     """
-    combine = AGGREGATIONS[rule]
+    combine = lookup(AGGREGATIONS, rule, "aggregation")
     if combine is None or not updates:
         raise DataError(f"'{rule}' does not combine {len(updates)} updates into one.")
     counts = [u.num_examples for u in updates]

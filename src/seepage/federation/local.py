@@ -66,11 +66,10 @@ def _forward_loss(model: nn.Module, tensors: dict[str, Tensor], batch: Batch, lo
 
 def _gradients(
     model: nn.Module, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, loss: str
-) -> list[Tensor]:
+) -> tuple[Tensor | None, ...]:
+    """One gradient a parameter; None for one that the loss does not reach, as in `Tensor.grad`."""
     value = _forward_loss(model, {**parameters, **buffers}, batch, loss)
-    grads = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
-    # A parameter the loss does not reach is sent as zeros, as an optimiser would leave it unchanged.
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters.values(), grads, strict=True)]
+    return torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
 
 
 def local_update(broadcast: Broadcast, batch: Batch, training: LocalTraining) -> Update:
@@ -95,7 +94,10 @@ def local_update(broadcast: Broadcast, batch: Batch, training: LocalTraining) ->
         if training.algorithm == "fedsgd":
             parameters: dict[str, Tensor] = dict(received)
             grads = _gradients(model, parameters, buffers, batch, training.loss)
-            tensors = dict(zip(received, grads, strict=True))
+            tensors = {
+                name: torch.zeros_like(p) if grad is None else grad
+                for (name, p), grad in zip(received.items(), grads, strict=True)
+            }
             kind = UpdateKind.GRADIENT
         else:
             tensors = _delta(model, received, buffers, batch, training)
@@ -124,7 +126,7 @@ def _delta(
         step = batch.select(index.to(batch.labels.device))
         grads = _gradients(model, dict(local), buffers, step, training.loss)
         for parameter, grad in zip(local.values(), grads, strict=True):
-            parameter.grad = grad
+            parameter.grad = grad  # None makes SGD skip it: zeros would let weight decay shrink it
         optimiser.step()
     return {name: local[name].detach() - p.detach() for name, p in received.items()}
 

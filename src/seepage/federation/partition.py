@@ -46,7 +46,7 @@ def draw_clients(
 def _dirichlet(
     labels: Tensor, order: Tensor, *, clients: int, each: int, alpha: float, seed: int
 ) -> list[Tensor]:
-    if alpha <= 0:
+    if not alpha > 0:
         raise DataError(f"dirichlet_alpha must be positive, not {alpha}: 0.5 is common, 100 is nearly IID.")
     rng = np.random.default_rng(seed)
     classes, frequency = np.unique(labels.numpy(), return_counts=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import DataError
+from seepage.errors import DataError, NotApplicable
 from seepage.federation.aggregation import aggregate
 from seepage.federation.local import trainable
-from seepage.federation.threat import ThreatModel, effective_grants, sees_each_update
+from seepage.federation.threat import ThreatModel, effective_grants, missing_grants, sees_each_update
 from seepage.types import Batch, Broadcast, Crafted, Exchange, Grant, LocalStep, Update, UpdateKind
 
 Craft = Callable[[nn.Module, Sequence[Exchange]], Crafted | None]
@@ -33,8 +33,12 @@ class Played:
     rounds: int
 
 
-def honest_server(rounds: int, *, lr: float = 0.1) -> Craft:
-    """A server that sends the model it has, trained on by the updates it received, for `rounds` rounds."""
+def honest_server(rounds: int, *, lr: float = 0.1, aggregation: str = "mean") -> Craft:
+    """A server that sends the model it has, trained on by the updates it received, for `rounds` rounds.
+
+    Where it is shown single updates it combines them by `aggregation`; `per_client` means the mean.
+    """
+    rule = "mean" if aggregation == "per_client" else aggregation
 
     def craft(model: nn.Module, history: Sequence[Exchange]) -> Crafted | None:
         done = 1 + max((e.broadcast.round for e in history), default=-1)
@@ -43,7 +47,7 @@ def honest_server(rounds: int, *, lr: float = 0.1) -> Craft:
         if done == 0:
             return Crafted(model)
         last = [e for e in history if e.broadcast.round == done - 1]
-        update = last[0].update if len(last) == 1 else aggregate([e.update for e in last], "mean")
+        update = last[0].update if len(last) == 1 else aggregate([e.update for e in last], rule)
         return Crafted(apply_update(last[0].broadcast.model, update, lr=lr))
 
     return craft
@@ -82,6 +86,9 @@ def play(
         crafted = craft(model, tuple(exchanges))
         if crafted is None:
             break
+        if crafted.clients is not None and Grant.TARGET_CLIENT not in grants:
+            # A secure sum over one targeted client would be that client's update.
+            raise NotApplicable(missing_grants(frozenset({Grant.TARGET_CLIENT}), threat, aggregation))
         batches = data(number)
         selected = range(len(batches)) if crafted.clients is None else crafted.clients
         broadcast = Broadcast(crafted.model, number)

@@ -14,6 +14,9 @@ _TOLD = frozenset(
 )
 """What a server that runs the protocol knows anyway: it wrote the training configuration."""
 
+_MANY_ROUNDS = 1000
+"""Bound for a server that may query a client again and again."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ThreatModel:
@@ -48,13 +51,13 @@ THREATS: dict[str, ThreatModel] = {
             description="The server chooses the weights it sends, to whom it likes, round after round.",
             grants=_TOLD
             | {Grant.INDIVIDUAL_UPDATES, Grant.CRAFT_WEIGHTS, Grant.TARGET_CLIENT, Grant.SEVERAL_ROUNDS},
-            rounds=1000,
+            rounds=_MANY_ROUNDS,
         ),
         ThreatModel(
             name="malicious_server_secure_aggregation",
             description="The server chooses the weights, the same for all, and sees only the secure sum.",
             grants=_TOLD | {Grant.CRAFT_WEIGHTS, Grant.SEVERAL_ROUNDS},
-            rounds=1000,
+            rounds=_MANY_ROUNDS,
         ),
     )
 }
@@ -82,32 +85,57 @@ def custom_threat(
             f"the threat model both grants and denies {', '.join(sorted(both))}: keep one of the two."
         )
     changed = [*(f"+{g}" for g in sorted(added)), *(f"-{d}" for d in sorted(removed))]
+    grants = (start.grants | added) - removed
     return replace(
         start,
         name=" ".join([base, *changed]),
-        grants=(start.grants | added) - removed,
-        rounds=start.rounds if rounds is None else rounds,
+        grants=grants,
+        rounds=_rounds(base, grants, rounds),
     )
 
 
+def _rounds(base: str, grants: frozenset[Grant], wanted: int | None) -> int:
+    """The bound follows the grant: one round without `several_rounds`."""
+    several = Grant.SEVERAL_ROUNDS in grants
+    if wanted is None:
+        return _MANY_ROUNDS if several else 1
+    if wanted > 1 and not several:
+        raise SpecError(
+            f"the threat model '{base}' is given rounds = {wanted} but not the grant that allows them: "
+            "add grant = ['several_rounds'], or leave rounds out."
+        )
+    return wanted
+
+
 def effective_grants(threat: ThreatModel, aggregation: str) -> frozenset[Grant]:
-    """Grants that the protocol leaves standing: a secure sum hides single updates from everybody."""
-    hidden = {Grant.INDIVIDUAL_UPDATES, Grant.TARGET_CLIENT} if aggregation == "secure_sum" else set()
-    return threat.grants - hidden
+    """Grants that the protocol leaves standing: a secure sum hides single updates from everybody.
+
+    Whoever is given the labels can count them, so they imply the batch size.
+    """
+    implied = {Grant.BATCH_SIZE} if Grant.LABELS in threat.grants else set()
+    return (threat.grants | implied) - _hidden(aggregation)
+
+
+def _hidden(aggregation: str) -> frozenset[Grant]:
+    secure = aggregation == "secure_sum"
+    return frozenset({Grant.INDIVIDUAL_UPDATES, Grant.TARGET_CLIENT}) if secure else frozenset()
 
 
 def missing_grants(requires: frozenset[Grant], threat: ThreatModel, aggregation: str) -> str:
     """Empty if the attack may run; otherwise one sentence that says what is missing."""
-    lacking = sorted(requires - effective_grants(threat, aggregation))
-    if not lacking:
-        return ""
-    names = ", ".join(lacking)
-    if set(lacking) <= set(threat.grants):
-        return f"needs {names}, which aggregation = '{aggregation}' hides: choose another aggregation."
-    return (
-        f"needs {names}, which the threat model '{threat.name}' does not grant: choose another threat model, "
-        f"or grant = [{', '.join(repr(str(g)) for g in lacking)}] in a custom one."
-    )
+    lacking = requires - effective_grants(threat, aggregation)
+    hidden = sorted(lacking & _hidden(aggregation))
+    denied = sorted(lacking - _hidden(aggregation))
+    why, remedy = [], []
+    if hidden:
+        why.append(f"{', '.join(hidden)}, which aggregation = '{aggregation}' hides")
+        remedy.append("choose another aggregation")
+    # Without the secure sum, what it hides must still be granted: name it in the remedy.
+    if grant := sorted(lacking - threat.grants):
+        remedy.append(f"choose another threat model, or grant = [{', '.join(repr(str(g)) for g in grant)}]")
+    if denied:
+        why.append(f"{', '.join(denied)}, which the threat model '{threat.name}' does not grant")
+    return f"needs {' and '.join(why)}: {', and '.join(remedy)}." if why else ""
 
 
 def sees_each_update(threat: ThreatModel, aggregation: str) -> bool:

@@ -34,11 +34,13 @@ def bootstrap(groups: Sequence[Sequence[float]], *, resamples: int = 2000, seed:
         raise ValueError("bootstrap needs at least one value")
     rng = np.random.default_rng(seed)
     n = len(arrays)
-    # For every group, `resamples` resampled sums; then groups are drawn and their sums pooled.
+    # For every group, `resamples` resampled sums; then groups are drawn and their sums pooled. Each place
+    # takes the sums in an order of its own: a group drawn twice must not bring the same examples twice.
     sums = np.stack([a[rng.integers(len(a), size=(resamples, len(a)))].sum(axis=1) for a in arrays])  # (n, r)
     sizes = np.array([len(a) for a in arrays])
     drawn = rng.integers(n, size=(resamples, n)) if n > 1 else np.zeros((resamples, 1), dtype=int)
-    totals = np.take_along_axis(sums.T, drawn, axis=1).sum(axis=1)
+    column = rng.permuted(np.tile(np.arange(resamples)[:, None], (1, n)), axis=0)  # (r, n)
+    totals = sums[drawn, column].sum(axis=1)
     means = totals / sizes[drawn].sum(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     values = np.concatenate(arrays)

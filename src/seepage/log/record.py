@@ -23,9 +23,13 @@ BASELINE = "prior_only"
 
 
 class Record(BaseModel):
-    """Frozen, and strict about unknown fields: a log from another version says so instead of misleading."""
+    """Frozen, and strict about unknown fields: a log from another version says so instead of misleading.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    JSON has no NaN or infinity: they are written as the strings "NaN", "Infinity" and "-Infinity" and read
+    back as the numbers, so that a score that could not be computed stays visible.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
 class AttackRef(Record):
@@ -43,7 +47,8 @@ class AttackRef(Record):
         """
         if not self.params:
             return self.name
-        digest = hashlib.sha256(json.dumps(self.params, sort_keys=True).encode()).hexdigest()
+        written = json.loads(self.model_dump_json(include={"params"}))  # the same before and after a file
+        digest = hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
         return f"{self.name}-{digest[:6]}"
 
     @property

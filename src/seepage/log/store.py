@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
@@ -29,18 +29,32 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_umask())  # mkstemp lets only its owner read
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
-def _parse(kind: type[Header] | type[Cell], path: Path) -> Any:
+def _umask() -> int:
+    current = os.umask(0o077)  # it can only be read by setting it
+    os.umask(current)
+    return current
+
+
+class _Version(BaseModel):
+    """The one field of log.json that every schema has; read first, as other fields come and go."""
+
+    schema_version: int
+
+
+def _parse(kind: type[BaseModel], path: Path) -> Any:
     try:
         return kind.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(p) for p in first["loc"]) or "the whole file"
+        place = ".".join(str(p) for p in first["loc"]) or "the whole file"
+        where = "".join(c if c.isprintable() else " " for c in place)[:80]  # keys come from the file
         raise LogError(
             f"{path.name} in '{path.parent.name}' is not a readable seepage log ({where}: {first['msg']}): "
             "restore the file or run the audit again into a new folder."
@@ -49,6 +63,16 @@ def _parse(kind: type[Header] | type[Cell], path: Path) -> Any:
         raise LogError(
             f"cannot read '{path}': {error.strerror}; give the folder of a finished audit."
         ) from None
+
+
+def _plain_name(cell: str) -> str:
+    """Names of cells come from log.json: one that leads out of the folder is refused."""
+    if Path(cell).name != cell or len(cell) > 200:
+        raise LogError(
+            f"the log names a cell {cell[:80]!r}, which is no plain file name: seepage did not write it; "
+            "run the audit again into a new folder."
+        )
+    return cell
 
 
 @dataclass(frozen=True)
@@ -62,10 +86,10 @@ class RunFolder:
         return self.path / "log.json"
 
     def cell_file(self, cell: str, suffix: str = ".json") -> Path:
-        return self.path / "cells" / f"{cell}{suffix}"
+        return self.path / "cells" / f"{_plain_name(cell)}{suffix}"
 
     def picture_file(self, cell: str) -> Path:
-        return self.path / "pictures" / f"{cell}.png"
+        return self.path / "pictures" / f"{_plain_name(cell)}.png"
 
     @property
     def report_file(self) -> Path:
@@ -89,12 +113,13 @@ class RunFolder:
             raise LogError(
                 f"'{self.path}' has no log.json: give the folder of an audit (seepage prints it at the end)."
             )
-        header: Header = _parse(Header, self.header_file)
-        if header.schema_version != SCHEMA_VERSION:
+        written = _parse(_Version, self.header_file).schema_version
+        if written != SCHEMA_VERSION:
             raise LogError(
-                f"'{self.path}' was written with log schema {header.schema_version}, this version reads "
+                f"'{self.path}' was written with log schema {written}, this version reads "
                 f"{SCHEMA_VERSION}: install the seepage version named in its log.json."
             )
+        header: Header = _parse(Header, self.header_file)
         return header
 
     def has_cell(self, cell: str) -> bool:
@@ -111,6 +136,11 @@ class RunFolder:
 
     def read_cell(self, cell: str) -> Cell:
         result: Cell = _parse(Cell, self.cell_file(cell))
+        if result.id != cell:
+            raise LogError(
+                f"{cell}.json holds the result of another cell, {result.id[:80]!r}: "
+                "delete that file and resume the audit."
+            )
         return result
 
     def read_arrays(self, cell: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -119,7 +149,8 @@ class RunFolder:
             return {}
         try:
             return dict(load_file(file))
-        except (SafetensorError, OSError) as error:
+        # TypeError, AttributeError: types that numpy does not have (bfloat16, float8), which seepage never writes.
+        except (SafetensorError, OSError, TypeError, AttributeError) as error:
             raise LogError(
                 f"cannot read '{file.name}': {error}; delete that cell's files and resume the audit."
             ) from None

@@ -38,8 +38,8 @@ def _intervals(batches: Iterable[Sequence[Mapping[str, float]]]) -> dict[str, In
     """For each metric: one group a batch, one value an example."""
     groups: dict[str, list[list[float]]] = {}
     for batch in batches:
-        for name in batch[0] if batch else ():
-            groups.setdefault(name, []).append([scores[name] for scores in batch])
+        for name in dict.fromkeys(name for scores in batch for name in scores):
+            groups.setdefault(name, []).append([scores[name] for scores in batch if name in scores])
     return {name: bootstrap(values) for name, values in groups.items()}
 
 

@@ -1,7 +1,7 @@
 """Reports: one HTML page, a terminal summary, a machine form. They read run folders and nothing else."""
 
+from seepage.log.pictures import picture_grid, to_png
 from seepage.report.html import render_html, write_html
-from seepage.report.pictures import picture_grid, to_png
 from seepage.report.terminal import print_summary, to_json
 from seepage.report.verdict import Verdict, verdict
 

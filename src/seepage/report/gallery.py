@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from seepage.errors import LogError
 from seepage.log import AuditLog, Cell, Example
+from seepage.log.pictures import Array, to_png, value_limits
 from seepage.report.measures import MAIN, SECOND, main_measure, measure
-from seepage.report.pictures import Array, to_png, value_limits
 from seepage.report.words import NOUNS, class_name, plural, short_number
 
 SMALL_SIDE, LONGEST = 96, 160

@@ -44,12 +44,12 @@ def number(value: float, decimals: int) -> str:
 
 
 def short_number(value: float) -> str:
-    """Four significant digits, for values whose scale is unknown (a user's columns).
+    """Six significant digits, for values whose scale is unknown (a user's columns).
 
-    >>> short_number(1234.5678), short_number(1e-7), short_number(2.0)
-    ('1235', '1e-07', '2')
+    >>> short_number(77516.0), short_number(0.1), short_number(1e-7)
+    ('77516', '0.1', '1e-07')
     """
-    return f"{value:.4g}" if math.isfinite(value) else DASH
+    return f"{value:.6g}" if math.isfinite(value) else DASH
 
 
 def percent(value: float) -> str:

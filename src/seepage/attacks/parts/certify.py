@@ -42,7 +42,8 @@ def _tangent_at(layer: nn.Module, rows: Tensor) -> Iterator[None]:
     def perturb(module: nn.Module, args: object, output: Tensor) -> Tensor:
         tangent = torch.zeros_like(output)
         tangent[torch.arange(len(rows)), rows] = 1.0
-        return fwd.make_dual(output, tangent)
+        dual: Tensor = fwd.make_dual(output, tangent)
+        return dual
 
     handle = layer.register_forward_hook(perturb)
     try:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.labels_evidence import (
+from seepage.attacks.parts.labels_evidence import gather_evidence
+from seepage.attacks.parts.labels_gradient import (
     MEAN_LOSSES,
     SUM_LOSSES,
     Evidence,
     Gradient,
-    gather_evidence,
     mean_gradient,
     step_sizes,
 )
@@ -122,6 +122,8 @@ def _given(labels: Tensor, num_classes: int) -> LabelEstimate:
 
 def _protocol_notes(exchange: Exchange, known: Knowledge, n: int, gradient: Gradient) -> list[str]:
     notes = []
+    if gradient.bias is None and gradient.num_examples > 1:
+        notes.append("The last layer has no bias, so counts rest on the probes' mean feature: less sure.")
     several = len(exchange.clients) > 1
     if several:
         notes.append(f"Counts are those of {len(exchange.clients)} clients together.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.labels_evidence import Evidence, Gradient
+from seepage.attacks.parts.labels_gradient import Evidence, Gradient
 from seepage.errors import NotApplicable
 
 REFINEMENTS = 10
@@ -53,10 +53,10 @@ def round_counts(counts: Tensor, total: int) -> Tensor:
 
 
 def idlg(evidence: Evidence, gradient: Gradient) -> Guess:
-    """Zhao et al. 2020, Sec. 3.1: for one example p_c - y_c is negative for the true class only.
+    """Zhao et al. 2020 (iDLG): for one example p_c - y_c is negative for the true class only.
 
     Without a bias, grad_W[c] = (p_c - y_c) f: the true row is the longest, as 1 - p_t >= p_c. Two rows are
-    equally long, so there the sign against the probes' mean feature decides (their eq. 4 and Sec. 3.2).
+    equally long, so there the sign against the probes' mean feature decides.
     """
     if gradient.num_examples != 1:
         raise NotApplicable(
@@ -73,11 +73,11 @@ def idlg(evidence: Evidence, gradient: Gradient) -> Guess:
 
 
 def llg(evidence: Evidence, gradient: Gradient, *, use_model: bool = False) -> Guess:
-    """Wainakh et al. 2021, Algorithm 1: greedy extraction from row sums of the weight gradient.
+    """Wainakh et al. 2021 (LLG): greedy extraction from row sums of the weight gradient.
 
     Impact m is what one more example of a class adds to its row sum, offset s what all the others add.
-    LLG takes m from the shared gradient (eq. 9) and s = 0. With `use_model`, both come from running the
-    model on the probe examples: LLG* on dummy data, LLG+ on auxiliary data (Sec. 4.2).
+    LLG takes m from the shared gradient and s = 0. With `use_model`, both come from running the
+    model on the probe examples: LLG* on dummy data, LLG+ on auxiliary data.
     """
     n, classes = gradient.num_examples, evidence.num_classes
     sums = gradient.weight.sum(1)

@@ -12,6 +12,7 @@ from torch import Tensor
 from seepage.errors import DataError
 from seepage.types import InputSpec, Modality
 from seepage.workloads.data.dataset import Dataset
+from seepage.workloads.user_code import reason
 
 INPUT_KEYS = ("inputs", "x", "images", "data")
 LABEL_KEYS = ("labels", "y", "targets")
@@ -46,7 +47,7 @@ def from_arrays(
     if layout not in ("auto", "CHW", "HWC"):
         raise DataError(f"{name}: layout is {layout!r}; give 'CHW', 'HWC' or 'auto'.")
     raw = _tensor(inputs, f"{name}: the inputs")
-    classes = _labels(labels, name)
+    classes = _labels(labels, name).to(raw.device)
     kind = modality or _guess_modality(raw, name)
     if kind is Modality.TEXT:
         values = _whole_numbers(raw, f"{name}: the token ids")
@@ -87,9 +88,7 @@ def pick_key(arrays: Mapping[str, Any], wanted: Sequence[str], name: str) -> str
         if key in arrays:
             return key
     found = ", ".join(str(k) for k in arrays) or "nothing"
-    raise DataError(
-        f"{name}: it holds {found}; call one of its arrays {', '.join(wanted[:-1])} or {wanted[-1]}."
-    )
+    raise DataError(f"{name}: it holds {found}; name the missing array one of {', '.join(wanted)}.")
 
 
 def observed_range(values: Tensor) -> tuple[float, float]:
@@ -116,7 +115,7 @@ def _tensor(values: Any, what: str) -> Tensor:
             tensor = torch.from_numpy(native)
         except (TypeError, ValueError, OverflowError) as error:
             raise DataError(
-                f"{what} are not one array of numbers ({error}); give equal shapes and plain numbers."
+                f"{what} are not one array of numbers ({reason(error)}); give equal shapes and plain numbers."
             ) from None
     if tensor.is_complex() or tensor.is_sparse:
         raise DataError(f"{what} are complex or sparse ({tensor.dtype}); give dense real numbers.")

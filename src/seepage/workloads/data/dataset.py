@@ -68,14 +68,14 @@ def validate(dataset: Dataset) -> Dataset:
     seepage.errors.DataError: tiny: values reach from 0.5 to 7, outside the value range 0 to 1; give \
 value_range=(0.5, 7) or rescale the data.
     """
-    reason = (
+    fault = (
         _wrong_shape(dataset)
         or _wrong_labels(dataset)
         or _wrong_statistics(dataset.spec)
         or (_wrong_tokens(dataset) if dataset.spec.modality is Modality.TEXT else _wrong_values(dataset))
     )
-    if reason:
-        raise DataError(f"{dataset.name}: {reason}")
+    if fault:
+        raise DataError(f"{dataset.name}: {fault}")
     return dataset
 
 

@@ -19,6 +19,7 @@ from seepage.workloads.data.arrays import INPUT_KEYS, LABEL_KEYS, Layout, from_m
 from seepage.workloads.data.dataset import Dataset
 from seepage.workloads.data.pictures import picture_folder
 from seepage.workloads.data.tables import csv_file
+from seepage.workloads.user_code import reason
 
 # What numpy and zipfile raise on truncated, encrypted, pickled or made-up archives.
 UNREADABLE_ARCHIVE = (
@@ -76,7 +77,7 @@ def read_npz(
             return {key: archive[key] for key in keys}
     except UNREADABLE_ARCHIVE as error:
         raise DataError(
-            f"{path.name} cannot be read as .npz ({_first_line(error)}); "
+            f"{path.name} cannot be read as .npz ({reason(error)}); "
             "save it again with numpy.savez and plain numeric arrays."
         ) from None
 
@@ -89,11 +90,6 @@ def _check_unpacked_size(path: Path) -> None:
             f"{path.name} unpacks to {total / 2**30:.1f} GiB, more than {MOST_BYTES / 2**30:.0f}; "
             "save only the examples that are to be audited."
         )
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def file_loader(path: Path) -> Callable[..., Dataset]:

@@ -38,7 +38,8 @@ class HubRows:
             import datasets
         except ImportError:
             raise DataError(
-                f"{source.repository} is not on this machine; {self._folder} or run pip install 'seepage[hub]'."
+                f"{source.repository} is not on this machine; {self._folder} "
+                "or run pip install 'seepage[hub]'."
             ) from None
         # DatasetsError does not derive from a built-in family of errors
         self._errors = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)

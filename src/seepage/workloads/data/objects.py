@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,27 +15,15 @@ from seepage.errors import DataError, SpecError
 from seepage.types import Modality
 from seepage.workloads.data.arrays import Layout, from_arrays, from_mapping
 from seepage.workloads.data.dataset import Dataset
+from seepage.workloads.user_code import (
+    USER_CODE_ERRORS,
+    current_folder_importable,
+    import_function,
+    reason,
+)
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """package.module:function"""
-
-# Every built-in family of errors: the user's own code may raise any of them.
-USER_CODE_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    BufferError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    NameError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
 
 
 def from_object(
@@ -74,7 +58,7 @@ def from_object(
         inputs, labels = _pairs(data, name)
     else:
         raise DataError(
-            f"{name}: a {type(data).__name__} cannot be used as data; "
+            f"{name}: data of type {type(data).__name__} cannot be used; "
             "give (inputs, labels), a dict, or a torch Dataset with a length and (input, label) items."
         )
     return from_arrays(inputs, labels, name=name, source=source, **options)
@@ -82,14 +66,15 @@ def from_object(
 
 def from_function(reference: str, /, *, modality: Modality | None = None, **options: Any) -> Dataset:
     """Calls "package.module:function", found in the current folder too, with `options`."""
-    with _current_folder_importable():
-        function = _import(reference)
+    with current_folder_importable():
+        function = import_function(reference, DataError)
         check_options(function, options, reference)
         try:
             result = function(**options)
         except USER_CODE_ERRORS as error:
             raise DataError(
-                f"{reference} failed with {type(error).__name__}: {error}; call it by itself to see where."
+                f"{reference} failed with {type(error).__name__}: {reason(error)}; "
+                "call it by itself to see where."
             ) from error
         name = reference.partition(":")[2]
         return from_object(result, name=name, source=reference, modality=modality)
@@ -108,32 +93,6 @@ def check_options(load: Callable[..., Any], options: Mapping[str, Any], name: st
     wrong = [option for option in options if option not in valid]
     if wrong:
         raise SpecError(f"{name} has no option '{wrong[0]}'; valid options: {', '.join(valid) or 'none'}.")
-
-
-def _import(reference: str) -> Callable[..., Any]:
-    module_name, _, attribute = reference.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except USER_CODE_ERRORS as error:
-        raise DataError(
-            f"{module_name} cannot be imported ({type(error).__name__}: {error}); "
-            "install it, or run from the folder it lies in."
-        ) from error
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        raise DataError(f"{module_name} has no function '{attribute}'; check the name after the colon.")
-    return function  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    folder = str(Path.cwd())
-    importlib.invalidate_caches()  # the module may have been written a moment ago
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
 
 
 def _is_pair_list(data: tuple[Any, ...] | list[Any]) -> bool:
@@ -160,6 +119,6 @@ def _pairs(data: Any, name: str) -> tuple[torch.Tensor | np.ndarray[Any, Any], n
         return np.stack(inputs), np.asarray(labels)
     except USER_CODE_ERRORS as error:
         raise DataError(
-            f"{name}: items cannot be put into one array ({type(error).__name__}: {error}); "
+            f"{name}: items cannot be put into one array ({type(error).__name__}: {reason(error)}); "
             "make every item an (input, label) pair of equal shape."
         ) from error

@@ -14,6 +14,7 @@ from seepage.errors import DataError, SpecError
 from seepage.types import Modality
 from seepage.workloads.data.arrays import from_arrays
 from seepage.workloads.data.dataset import Dataset
+from seepage.workloads.user_code import reason
 
 LABEL_COLUMNS = ("label", "target", "class", "y")
 Row = tuple[int, list[str]]
@@ -70,7 +71,7 @@ def read_table(path: Path, *, delimiter: str = ",") -> tuple[list[str], list[Row
             lines = [(reader.line_num, [c.strip() for c in cells]) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(
-            f"{path.name} cannot be read as CSV ({error}); save it as UTF-8 comma-separated text."
+            f"{path.name} cannot be read as CSV ({reason(error)}); save it as UTF-8 comma-separated text."
         ) from None
     if not lines:
         raise DataError(f"{path.name} is empty; give a header line and at least one row.")

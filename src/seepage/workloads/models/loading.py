@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +18,14 @@ from seepage.types import InputSpec, Modality
 from seepage.workloads.models import MODELS
 from seepage.workloads.models.initialisers import initialise
 from seepage.workloads.models.weights import PRETRAINED, load_weights, pretrained_path
+from seepage.workloads.user_code import (
+    USER_CODE_ERRORS,
+    current_folder_importable,
+    import_function,
+    reason,
+)
 
 __all__ = ["build_model", "check_forward", "load_weights"]
-
-# What somebody else's builder or forward raises when it cannot cope. Our own errors pass through.
-USER_CODE_FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    NameError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
 
 
 def build_model(
@@ -68,9 +54,10 @@ def build_model(
         torch.manual_seed(seed)
         try:
             model = _construct(reference, spec, params)
-        except USER_CODE_FAILURES as error:
+        except USER_CODE_ERRORS as error:
             raise ModelError(
-                f"model '{label}' could not be built: {_one_line(error)}; check its hyperparameters and code."
+                f"model '{label}' could not be built ({type(error).__name__}: {reason(error)}): "
+                "check its hyperparameters and code."
             ) from error
     if not isinstance(model, nn.Module):
         raise ModelError(
@@ -81,9 +68,6 @@ def build_model(
         load_weights(model, pretrained_path(label) if weights == PRETRAINED else weights)
     if initialiser is not None:
         initialise(model, initialiser, generator_seed=seed)
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            parameter.requires_grad_(True)
     return model
 
 
@@ -109,39 +93,10 @@ def _construct(
             if name not in valid:
                 raise ModelError(unknown(f"hyperparameter of model '{reference}'", name, valid))
         return build(spec, **params)
-    function = _import_function(reference) if isinstance(reference, str) else reference
-    return _call_with_spec(function, spec, params)
-
-
-def _import_function(reference: str) -> Callable[..., nn.Module]:
-    module_name, _, function_name = reference.partition(":")
-    if not module_name or not function_name:
-        raise ModelError(f"'{reference}' names no function; write it as \"package.module:function\".")
-    with _current_directory_importable():
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            raise ModelError(
-                f"cannot import '{module_name}' for model '{reference}': {_one_line(error)}; install it, or "
-                "run from the folder that holds it."
-            ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise ModelError(unknown(f"function of module '{module_name}'", function_name, names))
-    return function  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _current_directory_importable() -> Iterator[None]:
-    entry = str(Path.cwd())
-    sys.path.insert(0, entry)
-    importlib.invalidate_caches()  # the file may be younger than the last look at its folder
-    try:
-        yield
-    finally:
-        if entry in sys.path:
-            sys.path.remove(entry)
+    if not isinstance(reference, str):
+        return _call_with_spec(reference, spec, params)
+    with current_folder_importable():
+        return _call_with_spec(import_function(reference, ModelError), spec, params)
 
 
 def _call_with_spec(function: Callable[..., nn.Module], spec: InputSpec, params: dict[str, Any]) -> nn.Module:
@@ -172,10 +127,11 @@ def check_forward(
     try:
         with torch.no_grad():
             output = model(examples)
-    except USER_CODE_FAILURES as error:
+    except USER_CODE_ERRORS as error:
         raise ModelError(
             f"the model does not take a batch of shape {tuple(examples.shape)}, two examples of shape "
-            f"{spec.shape}{_first_layer(model)}: {_one_line(error)}; choose a model and data that fit."
+            f"{spec.shape}{_first_layer(model)} ({type(error).__name__}: {reason(error)}): "
+            "choose a model and data that fit."
         ) from error
     finally:
         for module, training in modes.items():
@@ -224,8 +180,3 @@ def _first_layer(model: nn.Module) -> str:
         if isinstance(module, nn.Embedding):
             return f" (its first layer {name} takes token ids below {module.num_embeddings})"
     return ""
-
-
-def _one_line(error: BaseException) -> str:
-    first = next(iter(str(error).splitlines()), "").rstrip(". ")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -145,9 +145,7 @@ def _match(candidates: Tensor, truth: Tensor, flat: Tensor, unit: float | Tensor
     return _Matched(values, recovered, chosen)
 
 
-def _mean_feature(
-    public: Batch | None, space: str, spec: InputSpec, model: nn.Module, *, like: Tensor
-) -> Tensor:
+def _mean_feature(public: Batch | None, space: str, model: nn.Module, *, like: Tensor) -> Tensor:
     """The feature-space baseline: every example is guessed to be the mean public feature."""
     if public is None or len(public) == 0:
         return torch.zeros_like(like)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from seepage.attacks import ATTACKS, Attack
-from seepage.audit.spec import AuditSpec, DefenseSpec, ProtocolSpec
+from seepage.auditor.spec import AuditSpec, DefenseSpec, ProtocolSpec
 from seepage.defenses import DEFENSES
 from seepage.errors import SpecError
 from seepage.federation import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants

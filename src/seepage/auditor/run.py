@@ -14,10 +14,10 @@ import torch
 
 from seepage.attacks import Attack
 from seepage.attacks.prior_only import PriorOnly
-from seepage.audit.cost import measure
-from seepage.audit.prepare import Prepared, prepare
-from seepage.audit.scoring import Scored, score
-from seepage.audit.spec import AuditSpec
+from seepage.auditor.cost import measure
+from seepage.auditor.prepare import Prepared, prepare
+from seepage.auditor.scoring import Scored, score
+from seepage.auditor.spec import AuditSpec
 from seepage.errors import NotApplicable, SeepageError
 from seepage.federation import Played, client, describe_knowledge, honest_server, knowledge, play, server_sees
 from seepage.log import (
@@ -175,7 +175,8 @@ def _server(
 ) -> Callable[[torch.nn.Module, Sequence[Exchange]], Crafted | None]:
     if attack.active:
         return lambda model, history: attack.craft(model, history, known)
-    return honest_server(prepared.spec.protocol.rounds, lr=prepared.local.lr)
+    protocol = prepared.spec.protocol
+    return honest_server(protocol.rounds, lr=prepared.local.lr, aggregation=protocol.aggregation)
 
 
 def _score(

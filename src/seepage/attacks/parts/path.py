@@ -1,0 +1,109 @@
+"""The way from a model's input to one of its layers, seen by running it: which modules, in which order.
+
+A pass-through can only be crafted along a plain chain. Whether there is one is decided by behaviour: each
+module must be given exactly what the module before it put out, through a ReLU at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.parts.layers import PROBE_EXAMPLES, dummy_inputs, evaluating, run_model
+from seepage.errors import NotApplicable
+from seepage.types import InputSpec
+
+
+@dataclass(frozen=True)
+class Step:
+    """One module on the way. A ReLU that is a function and not a module has no name."""
+
+    name: str
+    module: nn.Module
+    in_shape: tuple[int, ...]
+    out_shape: tuple[int, ...]
+    """Both without the batch dimension."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    name: str
+    module: nn.Module
+    input: Tensor
+    output: Tensor
+
+    def step(self) -> Step:
+        return Step(self.name, self.module, tuple(self.input.shape[1:]), tuple(self.output.shape[1:]))
+
+
+def path_to(model: nn.Module, spec: InputSpec, target: str) -> list[Step]:
+    """The modules that an example passes before it reaches `target`, or NotApplicable with the reason.
+
+    >>> from seepage.types import Modality
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    >>> spec = InputSpec(modality=Modality.IMAGE, shape=(1, 2, 2), num_classes=2)
+    >>> [step.name for step in path_to(model, spec, "3")]
+    ['0', '1', '2']
+    """
+    inputs = dummy_inputs(spec, PROBE_EXAMPLES, like=model)
+    calls = _leaf_calls(model, inputs)
+    names = [call.name for call in calls]
+    steps: list[Step] = []
+    flowing, before = inputs, "the input"
+    for call in calls[: names.index(target) + 1]:
+        if not _same(call.input, flowing):
+            if not _same(call.input, flowing.clamp_min(0)):
+                raise NotApplicable(
+                    f"what reaches '{call.name}' is not the output of {before} (a residual connection, a "
+                    "reordering or a function in between), so the input cannot be passed through unaltered: "
+                    "attack an earlier layer, or use an attack that optimises."
+                )
+            steps.append(Step("", nn.ReLU(), tuple(flowing.shape[1:]), tuple(call.input.shape[1:])))
+        if call.name != target:
+            steps.append(call.step())
+        flowing, before = call.output, f"'{call.name}'"
+    return steps
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return len(a) == len(b) and torch.equal(a.flatten(1), b.flatten(1))
+
+
+def layer_input(model: nn.Module, layer: str, inputs: Tensor) -> Tensor:
+    """(n, m): what the model feeds to `layer`, for probing a crafted model with made-up inputs."""
+    seen = [call.input for call in _leaf_calls(model, inputs) if call.name == layer]
+    return seen[0].flatten(1)
+
+
+def _leaf_calls(model: nn.Module, inputs: Tensor) -> list[_Call]:
+    calls: list[_Call] = []
+
+    def record(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
+                calls.append(_Call(name, module, inputs_seen.pop(name), output.detach().clone()))
+
+        return hook
+
+    def remember(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if args and isinstance(args[0], Tensor):  # cloned before an in-place module changes it
+                inputs_seen[name] = args[0].detach().clone()
+
+        return hook
+
+    inputs_seen: dict[str, Tensor] = {}
+    leaves = [(name, m) for name, m in model.named_modules() if not list(m.children())]
+    handles = [m.register_forward_pre_hook(remember(name)) for name, m in leaves]
+    handles += [m.register_forward_hook(record(name)) for name, m in leaves]
+    try:
+        with torch.no_grad(), evaluating(model):
+            run_model(model, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls

@@ -1,0 +1,73 @@
+"""Terminal and machine form."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from seepage.log import AttackRef, summarise
+from seepage.report import print_summary, to_json
+
+
+def printed(log, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    print_summary(log, console)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def log(new_log):
+    builder = new_log(seeds=(0, 1)).add_images("prior_only", [10.0] * 3)
+    builder.add_images(
+        "analytic", [100.0, 22.0, 10.0], claims=2, claims_right=1, batch_scores={"label_accuracy": 0.5}
+    )
+    builder.add_status("trap_weights", "not_applicable", "no linear layer")
+    long = AttackRef(name="inverting_gradients_with_a_long_name", params={"steps": 4800, "tv": 0.1})
+    builder.attacks.append(long)
+    return builder.build()
+
+
+def test_verdict_first_then_aligned_figures_with_the_baseline(log):
+    lines = printed(log).splitlines()
+    assert max(len(line) for line in lines) <= 100
+    assert lines[0] == "Leak shown: A curious server recovers 1 of 3 images exactly from one update."
+    head = next(line for line in lines if line.startswith("Attack"))
+    row = next(line for line in lines if line.startswith("analytic"))
+    interval = summarise(log)[1].scores["psnr"]
+    assert row.split()[2:] == ["1", "of", "3", "44.0", "10.0", "0.60", "1", "of", "2", "50", "%", "1.50", "s"]
+    assert f"({interval.low:.1f} to {interval.high:.1f})" in lines[lines.index(row) + 1]
+    assert row.index("44.0") + 4 == head.index("interval)") + len("interval)")  # right edges meet
+    assert "trap_weights (not applicable): No linear layer." in lines
+
+
+def test_narrow_terminals_still_work(log):
+    assert "1 of 3" in printed(log, width=80)
+
+
+def test_log_texts_are_neither_markup_nor_escape_codes(new_log):
+    evil = "[bold red]x[/bold red] \x1b[31m [/nonsense]"
+    builder = new_log().add_status("trap", "failed", evil)
+    builder.attacks.append(AttackRef(name="other", params={"a": "[red]y[/red]"}))
+    text = printed(builder.build())
+    assert "[bold red]x[/bold red] [31m [/nonsense]" in text
+    assert "[red]y[/red]" in "".join(text.split())
+    assert "\x1b" not in text
+
+
+def test_json_form_round_trips_and_holds_the_same_figures(log):
+    found = json.loads(json.dumps(to_json(log)))
+    assert found["verdict"]["level"] == "high"
+    analytic = found["attacks"][1]
+    assert analytic["key"] == "analytic"
+    assert analytic["exact"] == 1
+    assert analytic["scores"]["psnr"]["mean"] == pytest.approx(np.mean([100, 22, 10]))
+    assert analytic["baseline"]["psnr"]["mean"] == 10.0
+    assert found["audit"]["threat"]["name"] == "curious"
+    assert found["audit"]["title"] == "A test audit"
+    assert found["planned_cells"] == 8
+    assert len(found["missing_cells"]) == 5
+    assert "prior_only-seed1" in found["missing_cells"]

@@ -1,0 +1,191 @@
+"""The verdict's level and its exact sentences for logs whose answer is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from seepage.log import Cost, summarise
+from seepage.report import Verdict, verdict
+
+
+def judge(builder) -> Verdict:
+    log = builder.build()
+    return verdict(log, summarise(log))
+
+
+def test_exact_images_from_one_update_with_all_details(new_log):
+    builder = new_log().add_images("prior_only", [10.0] * 20)
+    found = judge(builder.add_images("analytic", [100.0] * 14 + [10.0] * 6))
+    assert found.level == "high"
+    assert found.headline == "A curious server recovers 14 of 20 images exactly from one update."
+    # mean (14*100 + 6*10)/20 = 73; the ends come from the seeded bootstrap of seepage.log
+    interval = summarise(builder.build())[1].scores["psnr"]
+    assert found.details == (
+        f"Mean PSNR of analytic: 73.0 dB (95 % interval {interval.low:.1f} to {interval.high:.1f}), "
+        "against 10.0 dB (10.0 to 10.0) for the best guess without any update.",
+        "Measured on one batch of 20 images: the interval says nothing about other batches.",
+        "This is a lower bound: stronger attacks may recover more.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "grants", "rounds", "seeds", "headline"),
+    [
+        ({}, (), 1, 1, "A curious server recovers 1 of 1 image exactly from one update."),
+        ({"protocol": "odd"}, (), 5, 1, "A curious server recovers 1 of 1 image exactly from 5 updates."),
+        (
+            {"protocol": {"clients": 8, "aggregation": "secure_sum"}},
+            ("craft_weights",),
+            1,
+            1,
+            "A dishonest server recovers 1 of 1 image exactly from the secure sum of 8 clients.",
+        ),
+        (
+            {"protocol": {"clients": 8, "aggregation": "none"}},
+            (),
+            3,
+            1,
+            "A curious server recovers 1 of 1 image exactly from the updates of 8 clients over 3 rounds.",
+        ),
+        (
+            {"protocol": {"clients": 4, "aggregation": "median"}},
+            (),
+            1,
+            1,
+            "A curious server recovers 1 of 1 image exactly from the median of 4 clients' updates.",
+        ),
+        (
+            {"protocol": {"clients": 1}},
+            (),
+            1,
+            2,
+            "A curious server recovers 2 of 2 images exactly from one update in each of 2 runs.",
+        ),
+    ],
+)
+def test_what_the_server_looked_at(new_log, spec, grants, rounds, seeds, headline):
+    builder = new_log(spec=spec, grants=grants, seeds=tuple(range(seeds)))
+    for seed in range(seeds):
+        cost = Cost(seconds=1, rounds=rounds, peak_memory_mb=1)
+        builder.add_images("analytic", [100.0], seed=seed, cost=cost)
+    assert judge(builder).headline == headline
+
+
+def test_secure_sum_is_read_from_the_threat_model_when_the_protocol_is_silent(new_log):
+    builder = new_log(spec={}, threat_changes={"server_sees": "only the secure sum of the updates"})
+    builder.add_images("analytic", [100.0, 12.0])
+    assert judge(builder).headline == (
+        "A curious server recovers 1 of 2 images exactly from the secure sum of 1 client."
+    )
+
+
+def test_texts_and_rows_have_their_own_nouns(new_log):
+    text = new_log(modality="text").add("tag", [{"token_accuracy": 1.0, "exact": 1.0}], guess={"exact": 0.0})
+    assert judge(text).headline == "A curious server recovers 1 of 1 text exactly from one update."
+    rows = new_log(modality="tabular").add(
+        "rows", [{"rmse": 0.0, "exact": 1.0}, {"rmse": 1.0, "exact": 0.0}], guess={"rmse": 1.0, "exact": 0.0}
+    )
+    assert judge(rows).headline == "A curious server recovers 1 of 2 rows exactly from one update."
+
+
+@pytest.mark.parametrize(
+    ("values", "level", "headline"),
+    [
+        (
+            [13.0, 13.0],
+            "high",
+            "On average, a curious server rebuilds the images far better than guessing from one update.",
+        ),
+        (
+            [12.9, 12.9],
+            "some",
+            "On average, a curious server rebuilds the images better than guessing from one update.",
+        ),
+        ([10.0, 10.0], "none_shown", "No attack run here recovered anything beyond the baseline guess."),
+        # a single image has no interval: 2.9 dB are then not enough, 3 dB are
+        ([12.9], "none_shown", "No attack run here recovered anything beyond the baseline guess."),
+        ([13.0], "high", "A curious server rebuilds the image far better than guessing from one update."),
+    ],
+)
+def test_the_margin_of_three_decibels(new_log, values, level, headline):
+    found = judge(new_log().add_images("invert", values, guess=10.0))
+    assert (found.level, found.headline) == (level, headline)
+
+
+def test_nothing_shown_is_not_called_safe(new_log):
+    found = judge(new_log().add_images("invert", [9.0, 9.5]))
+    assert "That is not a proof of safety: stronger attacks exist." in found.details
+    assert not any("lower bound" in d for d in found.details)
+
+
+def test_lower_errors_leak_more(new_log):
+    def of(value: float) -> str:
+        scores = [{"rmse": value, "exact": 0.0}] * 2
+        return judge(new_log(modality="tabular").add("r", scores, guess={"rmse": 1.0, "exact": 0.0})).level
+
+    assert [of(0.70), of(0.72), of(1.1)] == ["high", "some", "none_shown"]  # 1/sqrt(2) = 0.707
+
+
+def test_one_example_far_ahead_is_not_hidden_by_the_mean(new_log):
+    found = judge(new_log().add_images("invert", [16.0, 9.0, 9.0, 9.0]))
+    assert found.level == "some"
+    assert found.headline == (
+        "A curious server rebuilds 1 of 4 images far better than guessing from one update, "
+        "though on average it does no better than the guess."
+    )
+    unmatched = new_log().add_images("invert", [16.0, 9.0, 9.0, 9.0], recovered=[False, True, True, True])
+    assert judge(unmatched).level == "none_shown"  # grey happens to be near: not recovered
+
+
+def test_exact_features_are_some_leakage_in_words(new_log):
+    scores = [{"relative_error": 0.0, "exact": 1.0}, {"relative_error": 0.9, "exact": 0.0}]
+    guess = {"relative_error": 1.0, "exact": 0.0}
+    found = judge(new_log().add("analytic", scores, guess=guess, space="fc1"))
+    assert found.level == "some"
+    assert found.headline == (
+        "A curious server rebuilds the features that enter layer 'fc1' exactly for 1 of 2 images "
+        "from one update, but not the images themselves."
+    )
+
+
+def test_exact_guesses_of_the_baseline_are_no_finding(new_log):
+    guess = {"psnr": 100.0, "exact": 1.0}
+    same = new_log().add("invert", [{"psnr": 100.0, "exact": 1.0}] * 3, guess=guess)
+    assert judge(same).level == "none_shown"
+
+
+def test_labels_count_only_when_not_granted_and_beyond_the_baseline(new_log):
+    def of(accuracy: float, grants: tuple[str, ...] = ()) -> Verdict:
+        builder = new_log(grants=grants, seeds=(0, 1))
+        for seed in (0, 1):
+            builder.add_images("prior_only", [10.0, 10.0], seed=seed, batch_scores={"label_accuracy": 0.3})
+            builder.add_images("invert", [9.0, 9.0], seed=seed, batch_scores={"label_accuracy": accuracy})
+        return judge(builder)
+
+    leak = of(0.95)
+    assert (leak.level, leak.headline) == (
+        "some",
+        "A curious server infers 95 % of the labels from one update in each of 2 runs, "
+        "but recovers no image beyond the baseline guess.",
+    )
+    assert of(0.95, ("labels",)).level == "none_shown"
+    assert of(0.3).level == "none_shown"
+    assert of(0.3).headline == "No attack run here recovered any image beyond the baseline guess."
+
+
+def test_unknown_when_no_attack_finished(new_log):
+    assert judge(new_log().add_images("prior_only", [10.0, 10.0])).level == "unknown"
+    waiting = judge(new_log().add_images("prior_only", [10.0]).plan("invert"))
+    assert waiting.headline == "No attack has finished, so nothing can be said yet."
+    assert waiting.details == ("Partial log: 1 of 2 cells is missing; run the same command again to finish.",)
+    refused = judge(new_log().add_status("trap", "not_applicable", "no linear layer"))
+    assert refused.level == "unknown"
+    assert refused.headline == "No attack of this audit can work in this setting, so nothing was measured."
+    assert refused.details[0] == "Not applicable here: trap; the reason is given below."
+
+
+def test_the_strongest_attack_speaks(new_log):
+    builder = new_log().add_images("weak", [9.0, 9.0]).add_images("mean", [20.0, 20.0])
+    assert judge(builder.add_images("strong", [100.0, 5.0])).headline.startswith(
+        "A curious server recovers 1 of 2 images exactly"
+    )
