@@ -40,7 +40,7 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; the default names it after the spec.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto; replaces the spec's.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto; replaces the spec's.")] = None,
     as_json: Json = False,
 ) -> None:
     """Play the protocol, attack it as the server would, and report what came out.

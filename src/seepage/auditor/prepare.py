@@ -194,17 +194,15 @@ def _local_training(protocol: ProtocolSpec) -> LocalTraining:
 
 
 def pick_device(name: str) -> torch.device:
-    """auto: a GPU if there is one, else the CPU."""
+    """auto: a CUDA GPU if there is one, else the CPU (Apple's mps has no float64, which attacks use)."""
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise SpecError(f"device '{name}' cannot be used ({reason}): use cpu, cuda, mps or auto.") from None
+        raise SpecError(f"device '{name}' cannot be used ({reason}): use cpu, cuda or auto.") from None
     return device
 
 

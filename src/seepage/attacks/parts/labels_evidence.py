@@ -17,15 +17,18 @@ from seepage.attacks.parts.labels_gradient import SUM_LOSSES, Evidence, Probe, l
 from seepage.attacks.parts.layers import (
     LinearLayer,
     dummy_inputs,
-    evaluating,
     output_layer,
     run_model,
     trace_linear_layers,
 )
 from seepage.errors import DataError, NotApplicable
+from seepage.federation import training_mode
 from seepage.types import Batch, Exchange, Knowledge, UpdateKind
 
 NOISE_PROBES = 256
+FEWEST_PROBES = 32
+PROBE_OPERATIONS = 8_000_000_000
+"""Multiplications that noise probes may cost (seconds on one core): very wide models get fewer probes."""
 PATH_PASSES = 2
 
 
@@ -120,7 +123,9 @@ def _probe_inputs(known: Knowledge, model: nn.Module) -> tuple[Tensor, Tensor | 
         device = dummy_inputs(known.input, 1, like=model).device
         note = f"Mean prediction measured on {len(batch)} auxiliary examples."
         return batch.inputs.to(device), batch.labels.to(device), note
-    noise = dummy_inputs(known.input, NOISE_PROBES, like=model, seed=known.seed, model_units=known.normalised)
+    affordable = PROBE_OPERATIONS // max(1, sum(p.numel() for p in model.parameters()))
+    count = max(FEWEST_PROBES, min(NOISE_PROBES, affordable))
+    noise = dummy_inputs(known.input, count, like=model, seed=known.seed, model_units=known.normalised)
     kind = "random tokens" if not noise.is_floating_point() else "random noise"
     return noise, None, f"Mean prediction measured on {kind}, for there are no auxiliary data."
 
@@ -134,7 +139,7 @@ def _probe(
         lambda module, args, output: seen.append(args[0].detach().double())
     )
     try:
-        with torch.no_grad(), evaluating(model):
+        with torch.no_grad(), training_mode(model, False):
             output = run_model(lambda x: functional_call(model, dict(state), (x,)), inputs).double()
     finally:
         handle.remove()

@@ -11,16 +11,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from seepage.errors import DataError, ModelError, NotApplicable
+from seepage.federation import training_mode
 from seepage.types import InputSpec, Modality
 
 PROBE_EXAMPLES = 2
 RELU_PROBES = 4
+ENOUGH_OUTPUTS = 64
+"""Positive outputs seen of a layer after which it needs no further probe: wide layers are costly to run."""
 ALIVE_SHARE = 0.2
 """Share of positive outputs that must pass a gradient on before zeros below count as a ReLU's."""
 
@@ -63,18 +67,6 @@ def model_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
         if parameter.is_floating_point():
             return parameter.device, parameter.dtype
     return torch.device("cpu"), torch.get_default_dtype()
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode for every submodule, each put back into its own mode afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def dummy_inputs(
@@ -128,10 +120,22 @@ def trace_linear_layers(model: nn.Module, spec: InputSpec) -> list[LinearLayer]:
     >>> [(layer.weight, layer.reads, layer.followed_by_relu) for layer in trace_linear_layers(model, spec)]
     [('1.weight', 'input', True), ('3.weight', 'features', False)]
     """
+    # An attack asks several times (check, read, labels), and running a wide model is what costs. In-place
+    # changes of a parameter raise its version, so a stale trace is never returned.
+    state = (spec.shape, spec.vocabulary, *((id(p), p._version) for p in model.parameters()))
+    if model not in _traced or _traced[model][0] != state:
+        _traced[model] = (state, _trace(model, spec))
+    return list(_traced[model][1])
+
+
+_traced: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], list[LinearLayer]]] = WeakKeyDictionary()
+
+
+def _trace(model: nn.Module, spec: InputSpec) -> list[LinearLayer]:
     inputs = dummy_inputs(spec, PROBE_EXAMPLES, like=model)
     # first names win, as in named_parameters(): an update holds a shared weight under that name only
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    with evaluating(model):
+    with training_mode(model, False):
         calls, embedded = _record(model, inputs)
         relus = _followed_by_relu(model, inputs, {call.name: call.output_shape for call in calls})
     uses: dict[int, int] = {}
@@ -251,4 +255,6 @@ def _followed_by_relu(model: nn.Module, inputs: Tensor, shapes: dict[str, torch.
             passed = torch.zeros_like(tap, dtype=torch.bool) if grad is None else grad != 0
             leaks[name] |= bool(passed[tap < 0].any())
             alive[name] += passed[tap > 0].float().tolist()
+        if all(len(seen) >= ENOUGH_OUTPUTS for seen in alive.values()):
+            break
     return {name for name in shapes if not leaks[name] and sum(alive[name]) > ALIVE_SHARE * len(alive[name])}

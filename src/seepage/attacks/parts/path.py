@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.layers import PROBE_EXAMPLES, dummy_inputs, evaluating, run_model
+from seepage.attacks.parts.layers import PROBE_EXAMPLES, dummy_inputs, run_model
 from seepage.errors import NotApplicable
+from seepage.federation import training_mode
 from seepage.types import InputSpec
 
 
@@ -101,7 +102,7 @@ def _leaf_calls(model: nn.Module, inputs: Tensor) -> list[_Call]:
     handles = [m.register_forward_pre_hook(remember(name)) for name, m in leaves]
     handles += [m.register_forward_hook(record(name)) for name, m in leaves]
     try:
-        with torch.no_grad(), evaluating(model):
+        with torch.no_grad(), training_mode(model, False):
             run_model(model, inputs)
     finally:
         for handle in handles:
