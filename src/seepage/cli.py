@@ -48,8 +48,9 @@ def audit(
     Exit code 0: done. 1: done, and a fail_on threshold of the spec was exceeded. 2: could not run.
     The same command resumes an interrupted run.
     """
-    from seepage.auditor import DEMO, exceeded, parse_spec, read_spec, run_audit
+    from seepage.auditor import exceeded, parse_spec, read_spec, run_audit
     from seepage.report import to_json, write_html
+    from seepage.starter import DEMO
 
     wanted = parse_spec(DEMO) if spec is None else read_spec(spec)
     if device is not None:
@@ -74,7 +75,7 @@ def init(
     force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented audit file to fill in."""
-    from seepage.auditor.demo import TEMPLATE
+    from seepage.starter import TEMPLATE
 
     if path.exists() and not force:
         raise SpecError(f"'{path}' exists already: choose another name, or add --force to overwrite it.")

@@ -1,8 +1,7 @@
 """The auditor: specification in, log out."""
 
-from seepage.auditor.demo import DEMO, TEMPLATE
 from seepage.auditor.gate import exceeded
 from seepage.auditor.run import run_audit
 from seepage.auditor.spec import AuditSpec, parse_spec, read_spec
 
-__all__ = ["DEMO", "TEMPLATE", "AuditSpec", "exceeded", "parse_spec", "read_spec", "run_audit"]
+__all__ = ["AuditSpec", "exceeded", "parse_spec", "read_spec", "run_audit"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -95,8 +96,8 @@ def _write(folder: RunFolder, cell: Cell, scored: Scored | None, spec: InputSpec
 
 def default_folder(prepared: Prepared) -> Path:
     """The same spec, model and data lead to the same folder, so that the same command resumes."""
-    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in audit_title(prepared.spec).lower())
-    return Path("seepage-runs") / f"{stem.strip('-')[:40]}-{prepared.fingerprint[:8]}"
+    words = re.findall(r"[a-z0-9]+", audit_title(prepared.spec).lower())
+    return Path("seepage-runs") / f"{'-'.join(words)[:40].strip('-')}-{prepared.fingerprint[:8]}"
 
 
 def audit_title(spec: AuditSpec) -> str:

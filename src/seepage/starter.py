@@ -1,4 +1,4 @@
-"""The audit that `seepage audit` runs when it is given no file: images that ship inside a dependency."""
+"""Where newcomers begin: the demonstration (`seepage audit` without a file) and the file `init` writes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,249 @@
+"""The command line as a user meets it: exit codes, one-sentence errors, no torch before it is needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from seepage.cli import main
+
+MODEL = """
+import torch
+from torch import nn
+def build():
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 30), nn.ReLU(), nn.Linear(30, 3))
+def wrong_shape():
+    return nn.Sequential(nn.Flatten(), nn.Linear(99, 3))
+def no_linear():
+    return nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten())
+def not_a_model():
+    return 7
+def explodes():
+    raise RuntimeError("no licence found")
+"""
+DATA = """
+import torch
+def load():
+    g = torch.Generator().manual_seed(0)
+    return torch.rand(40, 1, 4, 4, generator=g), torch.arange(40) % 3
+def empty():
+    return torch.zeros(0, 1, 4, 4), torch.zeros(0, dtype=torch.long)
+def nan():
+    x, y = load(); x[3] = float("nan"); return x, y
+def negative_label():
+    x, y = load(); y[0] = -1; return x, y
+def float_label():
+    x, y = load(); return x, y + 0.5
+def uneven():
+    x, y = load(); return x, y[:-1]
+"""
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    """A user's folder: their model, their data, an audit file."""
+    (tmp_path / "mine_models.py").write_text(MODEL)
+    (tmp_path / "mine_data.py").write_text(DATA)
+    for name in ("mine_models", "mine_data"):
+        sys.modules.pop(name, None)
+    return tmp_path
+
+
+def spec(folder: Path, extra: str = "", **changes: str) -> str:
+    lines = {
+        "model": '"mine_models:build"',
+        "data": '"mine_data:load"',
+        "seeds": "[0]",
+        "protocol": "{batch_size = 2}",
+        **changes,
+    }
+    file = folder / "audit.toml"
+    file.write_text("\n".join(f"{key} = {value}" for key, value in lines.items()) + "\n" + extra)
+    return str(file)
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def test_a_users_own_model_and_data_from_a_file(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("audit", spec(user), "--out", "run") == 0
+    shown = capsys.readouterr().out
+    assert "analytic_extraction" in shown and "Report: run/report.html" in shown
+    assert (user / "run" / "report.html").stat().st_size > 1000
+
+
+def test_json_is_json(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("audit", spec(user), "--out", "run", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {a["attack"]["name"] for a in result["attacks"]} == {"prior_only", "analytic_extraction"}
+    assert run("report", "run", "--json") == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["attacks"] == result["attacks"]
+
+
+def test_report_is_rebuilt_from_the_log_alone(user: Path) -> None:
+    assert run("audit", spec(user), "--out", "run") == 0
+    first = (user / "run" / "report.html").read_text()
+    (user / "run" / "report.html").unlink()
+    (user / "mine_models.py").unlink()
+    (user / "mine_data.py").unlink()
+    assert run("report", "run") == 0
+    assert (user / "run" / "report.html").read_text() == first
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "code"),
+    [("{exact = 0.01}", 1), ("{exact = 1.5}", 0), ("{mse = 1e-30}", 0), ("{mse = 0.5}", 1)],
+)
+def test_fail_on_sets_the_exit_code(user: Path, thresholds: str, code: int) -> None:
+    file = spec(user, fail_on=thresholds, protocol="{batch_size = 1}")
+    assert run("audit", file, "--out", "run") == code
+
+
+def test_init_writes_at_most_15_lines_and_never_overwrites(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("init", "mine.toml") == 0
+    text = Path("mine.toml").read_text()
+    assert len(text.splitlines()) <= 15
+    assert run("init", "mine.toml") == 2
+    assert "--force" in capsys.readouterr().err
+    assert run("init", "mine.toml", "--force") == 0
+
+
+def test_the_written_spec_runs_once_model_and_data_are_filled_in(user: Path) -> None:
+    assert run("init", "mine.toml") == 0
+    file = user / "mine.toml"
+    text = file.read_text().replace("my_package.models:build", "mine_models:build")
+    text = text.replace("my_package.data:load", "mine_data:load").replace("batch_size = 32", "batch_size = 3")
+    file.write_text(text)
+    assert run("audit", "mine.toml", "--out", "run") in (0, 1)
+
+
+def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    from seepage.attacks import ATTACKS
+    from seepage.workloads.data import DATASETS
+    from seepage.workloads.models import MODELS
+
+    assert run("list", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {e["name"] for e in found["attacks"]} == set(ATTACKS)
+    assert {e["name"] for e in found["models"]} == set(MODELS)
+    assert {e["name"] for e in found["datasets"]} == set(DATASETS)
+    assert all(e["description"] for kind in found.values() for e in kind)
+    assert run("list") == 0
+
+
+BAD_SPECS = [
+    ({"modle": '"mlp"'}, "unknown key 'modle': did you mean 'model'"),
+    ({"protocol": "{batchsize = 2}"}, "did you mean 'protocol.batch_size'"),
+    ({"protocol": "{batch_size = 0}"}, "'protocol.batch_size' is wrong"),
+    ({"protocol": "{lr = nan}"}, "'protocol.lr' is wrong"),
+    ({"protocol": "{batch_size = 41}"}, "only 40 are there"),
+    ({"protocol": '{clients = 2, batch_size = 2, aggregation = "sum"}'}, "aggregation"),
+    ({"model": '"mlpp"'}, "did you mean 'mlp'"),
+    ({"model": '"mine_models:bild"'}, "did you mean 'build'"),
+    ({"model": '"mine_models:wrong_shape"'}, "(2, 1, 4, 4)"),
+    ({"model": '"mine_models:not_a_model"'}, "torch.nn.Module"),
+    ({"model": '"mine_models:explodes"'}, "no licence found"),
+    ({"model": '{name = "mlp", hiden = [4]}'}, "did you mean 'hidden'"),
+    ({"model": '{name = "mlp", weights = "gone.safetensors"}'}, "gone.safetensors"),
+    ({"data": '"digitz"'}, "did you mean 'digits'"),
+    ({"data": '"gone.npz"'}, "gone.npz"),
+    ({"data": '"mine_data:empty"'}, "empty"),
+    ({"data": '"mine_data:nan"'}, "NaN"),
+    ({"data": '"mine_data:negative_label"'}, "label"),
+    ({"data": '"mine_data:float_label"'}, "label"),
+    ({"data": '"mine_data:uneven"'}, "39"),
+    ({"attacks": '["analitic_extraction"]'}, "did you mean 'analytic_extraction'"),
+    ({"attacks": '[{name = "analytic_extraction", layers = "x"}]'}, "did you mean 'layer'"),
+    ({"attacks": '["analytic_extraction", "analytic_extraction"]'}, "listed twice"),
+    ({"defenses": '["cliping"]'}, "did you mean 'clipping'"),
+    ({"defenses": '[{name = "clipping", norm = -1.0}]'}, "norm must be positive"),
+    ({"threat": '"honest_but_curius"'}, "did you mean 'honest_but_curious'"),
+    ({"threat": '{base = "outsider", grant = ["label"]}'}, "did you mean 'labels'"),
+    ({"threat": '"honest_but_curious_aggregate"', "protocol": "{clients = 2}"}, "set aggregation"),
+    ({"seeds": "[]"}, "at least one seed"),
+    ({"seeds": "[1, 1]"}, "twice"),
+    ({"device": '"tpu9"'}, "device 'tpu9'"),
+    ({"fail_on": "{exactness = 0.1}"}, "unknown metric in fail_on 'exactness': did you mean 'exact'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), BAD_SPECS)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    user: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, str], words: str
+) -> None:
+    assert run("audit", spec(user, **changes), "--out", "run") == 2
+    captured = capsys.readouterr()
+    said = [line for line in captured.err.splitlines() if line.startswith("seepage:")]
+    assert len(said) == 1 and words in said[0], captured.err
+    assert "Traceback" not in captured.err
+    assert not (user / "run" / "log.json").exists()  # nothing was started
+
+
+def test_bad_files(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (user / "broken.toml").write_text("model = [")
+    (user / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    (user / "cut.npz").write_bytes(b"PK\x03\x04 cut off")
+    np.savez(user / "objects.npz", inputs=np.array([{"a": 1}], dtype=object), labels=np.array([0]))
+    save_file({"1.weight": torch.zeros(3, 3)}, user / "other.safetensors")
+    weights = '{name = "mine_models:build", weights = "other.safetensors"}'
+    for changes, words in [
+        ({"data": '"cut.npz"'}, "cut.npz"),
+        ({"data": '"objects.npz"'}, "objects.npz"),
+        ({"model": weights}, "other.safetensors"),
+    ]:
+        assert run("audit", spec(user, **changes)) == 2
+        err = capsys.readouterr().err
+        assert words in err and "Traceback" not in err, err
+    for arguments, words in [
+        (["audit", "gone.toml"], "does not exist"),
+        (["audit", "broken.toml"], "not valid TOML"),
+        (["audit", "binary.toml"], "cannot be read"),
+        (["report", "gone"], "no log.json"),
+        (["reproduce", "boenisch2021/table22"], "did you mean"),
+        (["reproduce", "boenisch2021/table2", "--data", "gone"], "not a folder"),
+    ]:
+        assert run(*arguments) == 2, arguments
+        err = capsys.readouterr().err
+        assert words in err and "Traceback" not in err, err
+
+
+def test_weights_from_a_file_are_what_is_audited(user: Path) -> None:
+    sys.path.insert(0, str(user))
+    try:
+        from mine_models import build  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(user))
+    net = build()
+    with torch.no_grad():
+        net[1].weight.zero_()
+        net[1].bias.fill_(-1.0)  # a dead layer: nothing can leak through it
+    save_file(net.state_dict(), user / "dead.safetensors")
+    file = spec(user, model='{name = "mine_models:build", weights = "dead.safetensors"}')
+    assert run("audit", file, "--out", "run") == 0
+    cell = json.loads((user / "run" / "cells" / "analytic_extraction-seed0.json").read_text())
+    assert cell["candidates"] == 0
+    assert any("zero everywhere" in note for note in cell["notes"])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["init", "x.toml"], ["report", "x"]])
+def test_torch_is_not_imported_before_it_is_needed(tmp_path: Path, arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom seepage.cli import main\n"
+        f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
+        "sys.exit(3 if 'torch' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
