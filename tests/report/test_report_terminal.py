@@ -71,3 +71,10 @@ def test_json_form_round_trips_and_holds_the_same_figures(log):
     assert found["planned_cells"] == 8
     assert len(found["missing_cells"]) == 5
     assert "prior_only-seed1" in found["missing_cells"]
+
+
+def test_a_narrow_terminal_loses_whole_columns_and_never_digits(log):
+    wide, narrow = printed(log, 100), printed(log, 80)
+    assert "Time" in wide and "Time" not in narrow
+    assert max(len(line) for line in narrow.splitlines()) <= 80
+    assert f"({summarise(log)[1].scores['psnr'].low:.1f} to" in narrow

@@ -48,14 +48,17 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
         console.print(Text(printable(detail)), width=width)
     console.print()
     table = build_table(log.header, summaries)
-    console.print(_rich_table(table), width=width)
+    # A narrow terminal gets fewer columns, not truncated ones.
+    shapes = [_rich_table(table, columns) for columns in (3, 2, 1)]
+    fitting = (shape for shape in shapes if console.measure(shape).minimum <= width)
+    console.print(next(fitting, shapes[-1]), width=width)
     for row in table.rows:
         if row.reason:
             told = f"{row.title} ({row.status}): {sentence(row.reason)}"
             console.print(Text(printable(told)), width=width)
 
 
-def _rich_table(table: Table) -> RichTable:
+def _rich_table(table: Table, last_columns: int) -> RichTable:
     unit = f", {table.main.unit}" if table.main.unit else ""
     rich = RichTable(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     rich.add_column("Attack", overflow="fold", min_width=20, max_width=26)
@@ -63,14 +66,14 @@ def _rich_table(table: Table) -> RichTable:
         rich.add_column(title, justify="right", no_wrap=True)
     if table.second:
         rich.add_column(table.second.title, justify="right", no_wrap=True)
-    for title in ("Claims\nright", "Labels", "Time"):
+    for title in ("Claims\nright", "Labels", "Time")[:last_columns]:
         rich.add_column(title, justify="right", no_wrap=True)
     for row in table.rows:
-        rich.add_row(*_cells(row, table))
+        rich.add_row(*_cells(row, table, last_columns))
     return rich
 
 
-def _cells(row: Row, table: Table) -> list[Text]:
+def _cells(row: Row, table: Table, last_columns: int) -> list[Text]:
     name = Text(printable(row.title.replace("(", " (", 1)))  # a place to break the line before parameters
     if row.is_baseline:
         name.append(" (baseline)", style="dim")
@@ -88,7 +91,7 @@ def _cells(row: Row, table: Table) -> list[Text]:
         figure(row.main.mean, row.main.interval, row.main.note),
         figure(row.guess.mean, row.guess.interval),
         *second,
-        *(Text(value) for value in (row.claims, row.labels, row.time)),
+        *(Text(value) for value in (row.claims, row.labels, row.time)[:last_columns]),
     ]
 
 
