@@ -150,7 +150,7 @@ BAD_SPECS = [
     ({"protocol": "{batch_size = 0}"}, "'protocol.batch_size' is wrong"),
     ({"protocol": "{lr = nan}"}, "'protocol.lr' is wrong"),
     ({"protocol": "{batch_size = 41}"}, "only 40 are there"),
-    ({"protocol": '{clients = 2, batch_size = 2, aggregation = "sum"}'}, "aggregation"),
+    ({"protocol": '{clients = 2, batch_size = 2, aggregation = "add"}'}, "aggregation"),
     ({"model": '"mlpp"'}, "did you mean 'mlp'"),
     ({"model": '"mine_models:bild"'}, "did you mean 'build'"),
     ({"model": '"mine_models:wrong_shape"'}, "(2, 1, 4, 4)"),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS, Attack
-from seepage.federation import THREATS, Played, client, honest_server, knowledge, play
+from seepage.federation import THREATS, Played, client, knowledge, play
 from seepage.types import (
     Batch,
     Crafted,
@@ -93,7 +93,7 @@ def setting(attack: Attack) -> tuple[Played, Knowledge]:
         return attack.craft(model, history, known)
 
     played = play(
-        craft if attack.active else honest_server(1),
+        craft if attack.active else None,
         model,
         lambda _round: batches,
         step=client(local),

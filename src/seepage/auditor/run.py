@@ -20,7 +20,7 @@ from seepage.auditor.prepare import Prepared, prepare
 from seepage.auditor.scoring import Scored, score
 from seepage.auditor.spec import AuditSpec
 from seepage.errors import NotApplicable, SeepageError
-from seepage.federation import Played, client, describe_knowledge, honest_server, knowledge, play, server_sees
+from seepage.federation import Played, client, describe_knowledge, knowledge, play, server_sees
 from seepage.log import (
     BASELINE,
     AttackRef,
@@ -113,13 +113,14 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
         model = prepared.model(seed)
         attack.check(model, known)
         played = play(
-            _server(attack, prepared, known),
+            _crafter(attack, known),
             model,
             batches,
             step=client(prepared.local, prepared.defenses(seed)),
             threat=prepared.threat,
             aggregation=prepared.spec.protocol.aggregation,
             max_rounds=prepared.threat.rounds if attack.active else prepared.spec.protocol.rounds,
+            server_lr=prepared.local.lr,
         )
         torch.manual_seed(seed)
         with measure(prepared.device) as cost:
@@ -171,13 +172,11 @@ def _knowledge(prepared: Prepared, seed: int, public: Batch | None, *, baseline:
     return Knowledge(input=prepared.dataset.spec, loss=prepared.loss, auxiliary=public, seed=seed)
 
 
-def _server(
-    attack: Attack, prepared: Prepared, known: Knowledge
-) -> Callable[[torch.nn.Module, Sequence[Exchange]], Crafted | None]:
-    if attack.active:
-        return lambda model, history: attack.craft(model, history, known)
-    protocol = prepared.spec.protocol
-    return honest_server(protocol.rounds, lr=prepared.local.lr, aggregation=protocol.aggregation)
+def _crafter(
+    attack: Attack, known: Knowledge
+) -> Callable[[torch.nn.Module, Sequence[Exchange]], Crafted | None] | None:
+    """A passive attack leaves the server honest."""
+    return (lambda model, history: attack.craft(model, history, known)) if attack.active else None
 
 
 def _score(

@@ -77,7 +77,7 @@ class ProtocolSpec(_Strict):
     """Honest rounds played, with training in between; a dishonest server plays as many as it needs."""
     fresh_batches: bool = False
     """Clients draw new examples every round."""
-    aggregation: Literal["per_client", "mean", "secure_sum", "median"] = "per_client"
+    aggregation: Literal["per_client", "mean", "sum", "secure_sum", "median"] = "per_client"
     partition: Literal["iid", "dirichlet"] = "iid"
     dirichlet_alpha: float = Field(default=0.5, gt=0)
     algorithm: Literal["fedsgd", "fedavg"] = "fedsgd"

@@ -4,7 +4,7 @@ from seepage.federation.aggregation import AGGREGATIONS, aggregate
 from seepage.federation.local import client, local_batches, local_update, trainable, training_mode
 from seepage.federation.losses import LOSSES, loss_name
 from seepage.federation.partition import draw_clients
-from seepage.federation.rounds import Played, apply_update, honest_server, play
+from seepage.federation.rounds import Played, apply_update, play
 from seepage.federation.threat import (
     THREATS,
     ThreatModel,
@@ -29,7 +29,6 @@ __all__ = [
     "describe_knowledge",
     "draw_clients",
     "effective_grants",
-    "honest_server",
     "knowledge",
     "local_batches",
     "local_update",

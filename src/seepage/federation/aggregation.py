@@ -31,16 +31,17 @@ def _median(stacked: Sequence[Tensor], weights: Weights) -> Tensor:
 AGGREGATIONS: dict[str, Callable[[Sequence[Tensor], Weights], Tensor] | None] = {
     "per_client": None,
     "mean": _mean,
+    "sum": _mean,
     "secure_sum": _mean,
     "median": _median,
 }
-"""per_client: the server keeps each update. mean: FedAvg's average, weighted by examples (a sum is the same
-up to a factor the server knows). secure_sum: the same average, but nothing else ever reaches the server.
-median: coordinate-wise."""
+"""per_client: the server keeps each update. mean: FedAvg's average, weighted by examples. sum: a plain sum,
+which the server divides by the number of clients. secure_sum: FedAvg's average, and nothing else ever reaches
+the server. median: coordinate-wise."""
 
 
 def aggregate(updates: Sequence[Update], rule: str) -> Update:
-    """Combine clients' updates by `mean`, `secure_sum` or `median`.
+    """Combine clients' updates by `mean`, `sum`, `secure_sum` or `median`.
 
     >>> from seepage.types import UpdateKind
     >>> one, two = (Update(kind=UpdateKind.GRADIENT, tensors={"w": torch.tensor([v])}, num_examples=n)
@@ -54,7 +55,8 @@ def aggregate(updates: Sequence[Update], rule: str) -> Update:
     counts = [u.num_examples for u in updates]
     known = [c for c in counts if c is not None]
     total = sum(known) if len(known) == len(counts) else None
-    weights = [c / total for c in known] if total else [1 / len(updates)] * len(updates)
+    by_examples = total is not None and rule != "sum"
+    weights = [c / total for c in known] if by_examples and total else [1 / len(updates)] * len(updates)
     tensors = {name: combine([u.tensors[name] for u in updates], weights) for name in updates[0].tensors}
     return Update(
         kind=updates[0].kind,

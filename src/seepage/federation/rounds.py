@@ -33,26 +33,6 @@ class Played:
     rounds: int
 
 
-def honest_server(rounds: int, *, lr: float = 0.1, aggregation: str = "mean") -> Craft:
-    """A server that sends the model it has, trained on by the updates it received, for `rounds` rounds.
-
-    Where it is shown single updates it combines them by `aggregation`; `per_client` means the mean.
-    """
-    rule = "mean" if aggregation == "per_client" else aggregation
-
-    def craft(model: nn.Module, history: Sequence[Exchange]) -> Crafted | None:
-        done = 1 + max((e.broadcast.round for e in history), default=-1)
-        if done >= rounds:
-            return None
-        if done == 0:
-            return Crafted(model)
-        last = [e for e in history if e.broadcast.round == done - 1]
-        update = last[0].update if len(last) == 1 else aggregate([e.update for e in last], rule)
-        return Crafted(apply_update(last[0].broadcast.model, update, lr=lr))
-
-    return craft
-
-
 def apply_update(model: nn.Module, update: Update, *, lr: float) -> nn.Module:
     """A copy of the model moved by an aggregate: by the delta itself, or by -lr times the gradient."""
     moved = copy.deepcopy(model)
@@ -67,7 +47,7 @@ def apply_update(model: nn.Module, update: Update, *, lr: float) -> nn.Module:
 
 
 def play(
-    craft: Craft,
+    craft: Craft | None,
     model: nn.Module,
     data: ClientData,
     *,
@@ -75,15 +55,19 @@ def play(
     threat: ThreatModel,
     aggregation: str = "per_client",
     max_rounds: int = 1,
-    on_round: Callable[[int], None] | None = None,
+    server_lr: float = 0.1,
 ) -> Played:
-    """Let the server craft, the clients train and the threat model filter, until the server wants no more."""
+    """Let the server craft, the clients train and the threat model filter, until the server wants no more.
+
+    craft None: an honest server. It plays all rounds and trains on the model in between, by the protocol's
+    aggregate (`per_client` means the mean), whatever the threat model lets anybody see of it.
+    """
     grants = effective_grants(threat, aggregation)
     exchanges: list[Exchange] = []
     truth: dict[int, list[Batch]] = {}
-    number = 0
+    number, trained = 0, model
     while number < max_rounds:
-        crafted = craft(model, tuple(exchanges))
+        crafted = Crafted(trained) if craft is None else craft(model, tuple(exchanges))
         if crafted is None:
             break
         if crafted.clients is not None and Grant.TARGET_CLIENT not in grants:
@@ -97,8 +81,9 @@ def play(
             _remember(truth.setdefault(c, []), batches[c])
         exchanges += _view(broadcast, updates, batches, threat, aggregation, grants, crafted)
         number += 1
-        if on_round is not None:
-            on_round(number)
+        if craft is None and number < max_rounds:
+            rule = "mean" if aggregation == "per_client" else aggregation
+            trained = apply_update(trained, aggregate(list(updates.values()), rule), lr=server_lr)
     if not exchanges:
         raise DataError("no round was played: the attack asked for none, or the threat model allows none.")
     clients = [c for c, kept in truth.items() for batch in kept for _ in range(len(batch))]

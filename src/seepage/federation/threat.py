@@ -43,7 +43,7 @@ THREATS: dict[str, ThreatModel] = {
         ),
         ThreatModel(
             name="outsider",
-            description="Somebody who taps one client's updates and knows the model, nothing else.",
+            description="Somebody who taps the clients' connections and knows the model, nothing else.",
             grants=frozenset({Grant.INDIVIDUAL_UPDATES}),
         ),
         ThreatModel(
@@ -132,7 +132,8 @@ def missing_grants(requires: frozenset[Grant], threat: ThreatModel, aggregation:
         remedy.append("choose another aggregation")
     # Without the secure sum, what it hides must still be granted: name it in the remedy.
     if grant := sorted(lacking - threat.grants):
-        remedy.append(f"choose another threat model, or grant = [{', '.join(repr(str(g)) for g in grant)}]")
+        names = ", ".join(repr(str(g)) for g in grant)
+        remedy.append(f"choose another threat model, or grant = [{names}] in a custom one")
     if denied:
         why.append(f"{', '.join(denied)}, which the threat model '{threat.name}' does not grant")
     return f"needs {' and '.join(why)}: {', and '.join(remedy)}." if why else ""
@@ -189,7 +190,7 @@ def describe_knowledge(threat: ThreatModel, aggregation: str, known: Knowledge) 
         return yes if grant in grants else no
 
     sentences = [
-        f"The model it sent, the loss ({known.loss}) and the shape of one example {spec.shape}.",
+        f"The model that was sent, the loss ({known.loss}) and the shape of one example {spec.shape}.",
         told(
             Grant.BATCH_SIZE,
             "How many examples are behind an update.",
@@ -202,7 +203,9 @@ def describe_knowledge(threat: ThreatModel, aggregation: str, known: Knowledge) 
             "Not the local training settings.",
         ),
     ]
-    if spec.value_range is not None:
+    if Grant.VALUE_RANGE not in grants:
+        sentences.append("Not the range of raw values.")
+    elif spec.value_range is not None:
         sentences.append(f"That raw values lie in [{spec.value_range[0]:g}, {spec.value_range[1]:g}].")
     if spec.mean is not None:
         sentences.append("How inputs are normalised.")

@@ -149,7 +149,7 @@ class RunFolder:
             return {}
         try:
             return dict(load_file(file))
-        # TypeError, AttributeError: types that numpy does not have (bfloat16, float8), which seepage never writes.
+        # TypeError, AttributeError: a type that numpy lacks (bfloat16, float8) and seepage never writes.
         except (SafetensorError, OSError, TypeError, AttributeError) as error:
             raise LogError(
                 f"cannot read '{file.name}': {error}; delete that cell's files and resume the audit."

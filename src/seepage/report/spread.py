@@ -178,7 +178,7 @@ def nice_ticks(low: float, high: float, *, about: int = 5) -> list[float]:
     >>> nice_ticks(7.3, 41.0)
     [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]
     """
-    if high <= low:
+    if high - low <= 1e-12 * max(1.0, abs(low), abs(high)):  # nothing that an axis could resolve
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
