@@ -19,7 +19,7 @@ from seepage.attacks.parts.labels import infer_label_counts
 from seepage.attacks.parts.layers import LinearLayer, trace_linear_layers
 from seepage.attacks.parts.routes import Decode
 from seepage.attacks.parts.rows import RowScan, agreeing_rows, representatives, scan_rows
-from seepage.attacks.parts.tokens import tokens_of
+from seepage.attacks.parts.tokens import EXACT_LOOK_UP, tokens_of
 from seepage.errors import NotApplicable
 from seepage.registry import unknown
 from seepage.types import INPUT_SPACE, Exchange, InputSpec, Knowledge, Modality, Reconstruction, RowCount
@@ -66,12 +66,18 @@ class AnalyticExtraction(PerUpdateAttack):
 
 
 def read_layer(
-    exchange: Exchange, known: Knowledge, layer: LinearLayer, *, decode: Decode | None = None
+    exchange: Exchange,
+    known: Knowledge,
+    layer: LinearLayer,
+    *,
+    decode: Decode | None = None,
+    rows_only: bool = False,
 ) -> Reconstruction:
     """Everything that single rows of one layer's gradient show.
 
     decode: undoes what crafted layers did to the input on its way to `layer`; afterwards the layer reads
     as if it saw the model's input itself.
+    rows_only: neither vouch for candidates nor infer labels, which take longer than the reading itself.
     """
     model = exchange.broadcast.model
     gradient = layer_gradient(exchange, known, layer)
@@ -79,21 +85,28 @@ def read_layer(
         gradient, layer = decode.gradient(gradient), replace(layer, reads="input")
     columns = _column_groups(layer, known.input)
     scan = scan_rows(gradient.weight, gradient.bias, groups=columns, seed=known.seed)
-    readings = _distinct(scan, gradient, _plausible(scan, layer, known.input))
+    # Where the normalisation is not told, the raw value range says nothing about model values.
+    spec = replace(known.input, value_range=None) if known.normalised else known.input
+    readings = _distinct(scan, gradient, _plausible(scan, layer, spec))
     found = _candidates(gradient, readings.rows)  # (k, m), model units
-    values, space = _decode(found, layer, known.input, model)
-    claims = _claims(exchange, known, layer, gradient, values, space, readings)
-    counts, label_note = _label_counts(exchange, known)
-    return Reconstruction(
+    values, space, decoding = _decode(found, layer, known.input, model)
+    read = Reconstruction(
         values=known.input.to_raw(values) if _is_numeric_input(space, known.input) else values,
         space=space,
         model_units=space == INPUT_SPACE and known.normalised,
-        claimed=claims.mismatch <= TOLERANCE,
-        confidence=1.0 / (1.0 + claims.mismatch / TOLERANCE),
         support=readings.support,
         rows=readings.counts,
+    )
+    if rows_only:
+        return read
+    claims = _claims(exchange, known, layer, gradient, values, space, readings)
+    counts, label_note = _label_counts(exchange, known)
+    return replace(
+        read,
+        claimed=claims.mismatch <= TOLERANCE,
+        confidence=1.0 / (1.0 + claims.mismatch / TOLERANCE),
         label_counts=counts,
-        notes=(*_notes(layer, gradient, readings, exchange, claims), *label_note),
+        notes=(*_notes(layer, gradient, readings, exchange, claims), *decoding, *label_note),
     )
 
 
@@ -170,15 +183,22 @@ def _candidates(gradient: LayerGradient, rows: Tensor) -> Tensor:
     return gradient.weight[rows].div_(gradient.bias[rows].unsqueeze(1))
 
 
-def _decode(found: Tensor, layer: LinearLayer, spec: InputSpec, model: nn.Module) -> tuple[Tensor, str]:
+def _decode(
+    found: Tensor, layer: LinearLayer, spec: InputSpec, model: nn.Module
+) -> tuple[Tensor, str, tuple[str, ...]]:
     """What the model is fed, where the layer reads that; otherwise the layer's features as they are."""
     if layer.reads == "input":
-        return found.reshape(-1, *spec.shape), INPUT_SPACE
+        return found.reshape(-1, *spec.shape), INPUT_SPACE, ()
     if layer.reads == "embedding" and layer.embedding is not None:
         table = model.get_parameter(layer.embedding).detach()
-        tokens, _ = tokens_of(found.reshape(len(found), -1, table.shape[1]), table)
-        return tokens.reshape(-1, *spec.shape), INPUT_SPACE
-    return found, layer.name
+        tokens, distance = tokens_of(found.reshape(len(found), -1, table.shape[1]), table)
+        exact = int((distance <= EXACT_LOOK_UP).all(dim=1).sum())
+        note = f"{exact} of {len(found)} candidate texts are rows of the embedding table at every position"
+        note += (
+            "; the others are mixtures or noisy, read as the nearest tokens." if exact < len(found) else "."
+        )
+        return tokens.reshape(-1, *spec.shape), INPUT_SPACE, (note,)
+    return found, layer.name, ()
 
 
 def _is_numeric_input(space: str, spec: InputSpec) -> bool:
