@@ -77,7 +77,8 @@ def read_layer(
 
     decode: undoes what crafted layers did to the input on its way to `layer`; afterwards the layer reads
     as if it saw the model's input itself.
-    rows_only: neither vouch for candidates nor infer labels, which take longer than the reading itself.
+    rows_only: neither vouch for candidates nor infer labels, which take longer than the reading itself;
+    texts are looked up exactly, as in the paper, and mixtures are not read as their nearest tokens.
     """
     model = exchange.broadcast.model
     gradient = layer_gradient(exchange, known, layer)
@@ -89,7 +90,7 @@ def read_layer(
     spec = replace(known.input, value_range=None) if known.normalised else known.input
     readings = _distinct(scan, gradient, _plausible(scan, layer, spec))
     found = _candidates(gradient, readings.rows)  # (k, m), model units
-    values, space, decoding = _decode(found, layer, known.input, model)
+    values, space, decoding = _decode(found, layer, known.input, model, nearest=not rows_only)
     read = Reconstruction(
         values=known.input.to_raw(values) if _is_numeric_input(space, known.input) else values,
         space=space,
@@ -184,14 +185,14 @@ def _candidates(gradient: LayerGradient, rows: Tensor) -> Tensor:
 
 
 def _decode(
-    found: Tensor, layer: LinearLayer, spec: InputSpec, model: nn.Module
+    found: Tensor, layer: LinearLayer, spec: InputSpec, model: nn.Module, *, nearest: bool
 ) -> tuple[Tensor, str, tuple[str, ...]]:
     """What the model is fed, where the layer reads that; otherwise the layer's features as they are."""
     if layer.reads == "input":
         return found.reshape(-1, *spec.shape), INPUT_SPACE, ()
     if layer.reads == "embedding" and layer.embedding is not None:
         table = model.get_parameter(layer.embedding).detach()
-        tokens, distance = tokens_of(found.reshape(len(found), -1, table.shape[1]), table)
+        tokens, distance = tokens_of(found.reshape(len(found), -1, table.shape[1]), table, nearest=nearest)
         exact = int((distance <= EXACT_LOOK_UP).all(dim=1).sum())
         note = f"{exact} of {len(found)} candidate texts are rows of the embedding table at every position"
         note += (

@@ -30,6 +30,8 @@ class Carried:
     """(d,) bounds of the *input* values, in model units."""
     silent: Tensor
     """(m,) bool: features that are zero whatever the input."""
+    negative: Tensor
+    """(m,) bool: features that are never positive, so that the next ReLU makes them silent."""
     non_negative: bool
     """All features have passed a ReLU (or cannot be negative from the start)."""
 
@@ -68,6 +70,7 @@ def at_the_input(spec: InputSpec, value_range: tuple[float, float], like: nn.Mod
         low=low,
         high=high,
         silent=torch.zeros(size, dtype=torch.bool, device=device),
+        negative=torch.zeros(size, dtype=torch.bool, device=device),
         non_negative=bool((low >= 0).all()),
     )
 
@@ -93,3 +96,6 @@ class Hiding:
 
     def noise(self, shape: tuple[int, ...], std: float, like: Tensor) -> Tensor:
         return (std * torch.randn(shape, generator=self.generator)).to(like)
+
+    def uniform(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        return torch.rand(shape, generator=self.generator).to(like)

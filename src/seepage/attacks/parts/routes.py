@@ -17,9 +17,13 @@ from seepage.attacks.parts.gradients import LayerGradient
 
 
 class Decode(Protocol):
-    """Turns a layer's gradient into that of a layer which reads the model's input, row by row."""
+    """Undoes what crafted layers do to the input, on the layer's inputs or on its gradient."""
 
-    def gradient(self, gradient: LayerGradient) -> LayerGradient: ...
+    def __call__(self, features: Tensor, /) -> Tensor:
+        """(k, m) inputs of the layer to (k, d) inputs of the model, in model units."""
+
+    def gradient(self, gradient: LayerGradient) -> LayerGradient:
+        """The gradient that a layer which reads the model's input itself would have, row by row."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,7 @@ class Route:
     gain: Tensor
     offset: Tensor
 
-    def __call__(self, features: Tensor) -> Tensor:
-        """(k, m) inputs of the layer to (k, d) inputs of the model, in model units."""
+    def __call__(self, features: Tensor, /) -> Tensor:
         return (features[:, self.where] - self.offset) / self.gain
 
     def gradient(self, gradient: LayerGradient) -> LayerGradient:
@@ -52,6 +55,9 @@ class Ladder:
 
     Row k of the result is G_k - G_{k+1}, for biases that fall along the ladder; the last row stays.
     """
+
+    def __call__(self, features: Tensor, /) -> Tensor:
+        return features
 
     def gradient(self, gradient: LayerGradient) -> LayerGradient:
         weight, bias = gradient.weight.clone(), gradient.bias.clone()

@@ -7,17 +7,18 @@ from torch import Tensor
 
 _MIXING = (1.0, 2.0**0.5, 3.0**0.5, 5.0**0.5)
 """A row's hash is this combination of its first components: one number, and different rows lie apart."""
-_EXACT = 1e-5
+EXACT_LOOK_UP = 1e-5
 """Distance, relative to a typical row, below which the row that was looked up is the one that was read."""
 
 
-def tokens_of(embeddings: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+def tokens_of(embeddings: Tensor, table: Tensor, *, nearest: bool = True) -> tuple[Tensor, Tensor]:
     """(k, length, dim) embeddings to (k, length) ids, and how far each is from that row of `table`.
 
     Look-up by hash first (Boenisch et al. 2021, Section 8), which needs no comparison with every row of
     the vocabulary; the nearest neighbour for texts with a position that noise or mixing carried away from
     every row. A hash of the bytes would miss: quotients of gradients are rounded in the last bits, so the
-    hash is a number and the two neighbours of it are tried.
+    hash is a number and the two neighbours of it are tried. Without `nearest` ids that were not found mean
+    nothing, and their distance says so.
 
     >>> table = torch.rand(50, 6, generator=torch.Generator().manual_seed(0))
     >>> ids, distance = tokens_of(table[[7, 3]].unsqueeze(0) * (1 + 1e-7), table)
@@ -25,10 +26,20 @@ def tokens_of(embeddings: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     ([[7, 3]], True)
     """
     ids, distance = hashed_tokens(embeddings, table)
-    missed = (distance > _EXACT).any(dim=1)
-    if missed.any():
-        ids[missed], distance[missed] = nearest_tokens(embeddings[missed], table)
+    missed = (distance > EXACT_LOOK_UP).any(dim=1)
+    if nearest and missed.any():
+        ids[missed], _ = nearest_tokens(embeddings[missed], table)
+        distance[missed] = _relative_distance(embeddings[missed], table, ids[missed])
     return ids, distance
+
+
+def _relative_distance(embeddings: Tensor, table: Tensor, ids: Tensor) -> Tensor:
+    """(k, length), relative to a typical row (a padding row may be zero); one text at a time."""
+    distance = torch.empty(ids.shape, dtype=embeddings.dtype, device=embeddings.device)
+    for row, (text, chosen) in enumerate(zip(embeddings, ids, strict=True)):
+        distance[row] = (text - table[chosen]).norm(dim=1)
+    typical: Tensor = table.norm(dim=1).median().clamp_min(1e-12)
+    return distance / typical
 
 
 def hashed_tokens(embeddings: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,12 +55,7 @@ def hashed_tokens(embeddings: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     right = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
     left = (right - 1).clamp_min(0)
     ids = order[torch.where((keys[left] - wanted).abs() < (keys[right] - wanted).abs(), left, right)]
-    typical = table.norm(dim=1).median().clamp_min(1e-12)
-    distance = torch.stack(
-        [(text - table[i]).norm(dim=1) for text, i in zip(embeddings, ids, strict=True)]
-        or [torch.zeros_like(wanted[0:0])]
-    )
-    return ids, distance.reshape(ids.shape) / typical
+    return ids, _relative_distance(embeddings, table, ids)
 
 
 def nearest_tokens(embeddings: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
