@@ -28,7 +28,10 @@ from seepage.types import (
 )
 
 SPEC = InputSpec(modality=Modality.IMAGE, shape=(1, 6, 6), num_classes=3)
-QUICK: dict[str, dict[str, Any]] = {}
+QUICK: dict[str, dict[str, Any]] = {
+    name: {"steps": 3}
+    for name in ("deep_leakage", "idlg", "inverting_gradients", "see_through_gradients", "tag")
+}
 """Settings that make slow attacks quick; the default settings of the others are used."""
 
 

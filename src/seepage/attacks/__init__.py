@@ -4,11 +4,26 @@ from collections.abc import Callable
 
 from seepage.attacks.analytic_extraction import analytic_extraction
 from seepage.attacks.base import Attack, PerUpdateAttack
+from seepage.attacks.deep_leakage import deep_leakage, idlg
+from seepage.attacks.imprint import imprint
+from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.prior_only import prior_only
+from seepage.attacks.quantile_traps import quantile_traps
+from seepage.attacks.see_through_gradients import see_through_gradients
+from seepage.attacks.tag import tag
+from seepage.attacks.trap_weights import trap_weights
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
     "prior_only": prior_only,
     "analytic_extraction": analytic_extraction,
+    "deep_leakage": deep_leakage,
+    "idlg": idlg,
+    "inverting_gradients": inverting_gradients,
+    "see_through_gradients": see_through_gradients,
+    "tag": tag,
+    "trap_weights": trap_weights,
+    "quantile_traps": quantile_traps,
+    "imprint": imprint,
 }
 
 __all__ = ["ATTACKS", "Attack", "PerUpdateAttack"]

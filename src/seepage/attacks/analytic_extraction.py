@@ -17,6 +17,7 @@ from seepage.attacks.parts.certify import TOLERANCE, Certificate, certify
 from seepage.attacks.parts.gradients import LayerGradient, layer_gradient
 from seepage.attacks.parts.labels import infer_label_counts
 from seepage.attacks.parts.layers import LinearLayer, trace_linear_layers
+from seepage.attacks.parts.reversible import inputs_of
 from seepage.attacks.parts.routes import Decode
 from seepage.attacks.parts.rows import RowScan, agreeing_rows, representatives, scan_rows
 from seepage.attacks.parts.tokens import EXACT_LOOK_UP, tokens_of
@@ -187,7 +188,7 @@ def _candidates(gradient: LayerGradient, rows: Tensor) -> Tensor:
 def _decode(
     found: Tensor, layer: LinearLayer, spec: InputSpec, model: nn.Module, *, nearest: bool
 ) -> tuple[Tensor, str, tuple[str, ...]]:
-    """What the model is fed, where the layer reads that; otherwise the layer's features as they are."""
+    """What the model is fed, where the layer shows that; otherwise the layer's features as they are."""
     if layer.reads == "input":
         return found.reshape(-1, *spec.shape), INPUT_SPACE, ()
     if layer.reads == "embedding" and layer.embedding is not None:
@@ -199,6 +200,9 @@ def _decode(
             "; the others are mixtures or noisy, read as the nearest tokens." if exact < len(found) else "."
         )
         return tokens.reshape(-1, *spec.shape), INPUT_SPACE, (note,)
+    inputs = inputs_of(model, layer, found, spec)
+    if inputs is not None:
+        return inputs, INPUT_SPACE, ("The model is reversible: features were run backwards to its input.",)
     return found, layer.name, ()
 
 

@@ -31,7 +31,9 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Call:
+class LeafCall:
+    """One run of a module without children."""
+
     name: str
     module: nn.Module
     input: Tensor
@@ -51,13 +53,13 @@ def path_to(model: nn.Module, spec: InputSpec, target: str) -> list[Step]:
     ['0', '1', '2']
     """
     inputs = dummy_inputs(spec, PROBE_EXAMPLES, like=model)
-    calls = _leaf_calls(model, inputs)
+    calls = leaf_calls(model, inputs)
     names = [call.name for call in calls]
     steps: list[Step] = []
     flowing, before = inputs, "the input"
     for call in calls[: names.index(target) + 1]:
-        if not _same(call.input, flowing):
-            if not _same(call.input, flowing.clamp_min(0)):
+        if not same_values(call.input, flowing):
+            if not same_values(call.input, flowing.clamp_min(0)):
                 raise NotApplicable(
                     f"what reaches '{call.name}' is not the output of {before} (a residual connection, a "
                     "reordering or a function in between), so the input cannot be passed through unaltered: "
@@ -70,23 +72,25 @@ def path_to(model: nn.Module, spec: InputSpec, target: str) -> list[Step]:
     return steps
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
+def same_values(a: Tensor, b: Tensor) -> bool:
+    """Equal once both are flattened from the batch dimension on."""
     return len(a) == len(b) and torch.equal(a.flatten(1), b.flatten(1))
 
 
 def layer_input(model: nn.Module, layer: str, inputs: Tensor) -> Tensor:
     """(n, m): what the model feeds to `layer`, for probing a crafted model with made-up inputs."""
-    seen = [call.input for call in _leaf_calls(model, inputs) if call.name == layer]
+    seen = [call.input for call in leaf_calls(model, inputs) if call.name == layer]
     return seen[0].flatten(1)
 
 
-def _leaf_calls(model: nn.Module, inputs: Tensor) -> list[_Call]:
-    calls: list[_Call] = []
+def leaf_calls(model: nn.Module, inputs: Tensor) -> list[LeafCall]:
+    """Every run of a leaf module that takes and returns a tensor, in the order in which they end."""
+    calls: list[LeafCall] = []
 
     def record(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
-                calls.append(_Call(name, module, inputs_seen.pop(name), output.detach().clone()))
+                calls.append(LeafCall(name, module, inputs_seen.pop(name), output.detach().clone()))
 
         return hook
 

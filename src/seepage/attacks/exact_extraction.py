@@ -1,0 +1,196 @@
+"""The whole batch, exactly, from one linear layer's gradient: extraction by peeling.
+
+Plain extraction (Boenisch et al. 2021, Section 5) reads an example only where it alone activates a neuron.
+But the server knows the model: of an example it has read it can compute the whole contribution to the
+gradient, take it away, and read the next one from what is left. `parts.peeling` has the loop.
+
+Passive: no weight is changed. The crafting attacks use `peel` as their reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.analytic_extraction import choose_layer
+from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.parts.gradients import LayerGradient, layer_gradient
+from seepage.attacks.parts.labels import infer_label_counts
+from seepage.attacks.parts.layers import LinearLayer
+from seepage.attacks.parts.peel_codes import Code, choose_code
+from seepage.attacks.parts.peel_notes import Outcome, describe
+from seepage.attacks.parts.peel_residual import Residual
+from seepage.attacks.parts.peel_signals import BackwardSignals
+from seepage.attacks.parts.peeling import Peeling
+from seepage.errors import NotApplicable
+from seepage.types import (
+    INPUT_SPACE,
+    Exchange,
+    Knowledge,
+    Modality,
+    Reconstruction,
+    RowCount,
+    UpdateKind,
+)
+
+_CLAIM = 1e-3
+"""Mismatch of the bias gradient at which the confidence is one half."""
+
+
+class ExactExtraction(PerUpdateAttack):
+    """Peels each update by itself.
+
+    >>> from seepage.federation import local_update
+    >>> from seepage.types import Batch, Broadcast, InputSpec, LocalTraining
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 40), nn.ReLU(), nn.Linear(40, 3))
+    >>> spec = InputSpec(modality=Modality.IMAGE, shape=(1, 4, 4), num_classes=3)
+    >>> secret = Batch(torch.rand(3, 1, 4, 4), torch.tensor([2, 0, 2]))
+    >>> sent = local_update(Broadcast(model), secret, LocalTraining())
+    >>> seen = Exchange(broadcast=Broadcast(model), update=sent, clients=(0,))
+    >>> found = ExactExtraction().run([seen], Knowledge(input=spec))
+    >>> len(found), found.claimed.tolist(), found.label_counts.tolist()
+    (3, [True, True, True], [1, 0, 2])
+    """
+
+    def __init__(self, *, layer: str | None = None) -> None:
+        self.layer = layer
+
+    def check(self, model: nn.Module, known: Knowledge) -> None:
+        choose_layer(model, known.input, self.layer)
+
+    def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
+        return peel(exchange, known, choose_layer(exchange.broadcast.model, known.input, self.layer))
+
+
+def exact_extraction(*, layer: str | None = None) -> ExactExtraction:
+    """Passive, exact: reads whole batches from a linear layer's gradient by peeling, with a certificate each.
+
+    layer: name of the linear layer to read; by default the first one that reads the model's input, else
+    the first one there is.
+    """
+    return ExactExtraction(layer=layer)
+
+
+def peel(
+    exchange: Exchange,
+    known: Knowledge,
+    layer: LinearLayer,
+    *,
+    decode: Callable[[Tensor], Tensor] | None = None,
+) -> Reconstruction:
+    """Every example that can be read from `layer` in one update; claimed where its certificate holds.
+
+    decode: maps what the layer reads (k, m) to model inputs, where a crafted pass-through stands before it;
+    None: the layer reads the flattened input, token embeddings, or features that are returned as they are.
+    """
+    _check(layer)
+    model = exchange.broadcast.model
+    gradient = layer_gradient(exchange, known, layer)
+    code = choose_code(model, layer, known.input, decode=decode, seed=known.seed)
+    peeling = Peeling(
+        _residual(exchange, gradient, layer, code, known.seed),
+        BackwardSignals(model, layer, known.input, loss=known.loss),
+        code,
+        kappa=_expected_kappa(exchange, known),
+    )
+    if gradient.steps in (1, None):
+        peeling.run()
+    else:
+        peeling.read_only()
+    outcome = Outcome.of(peeling)
+    candidates = _candidates(peeling, outcome)
+    counts, label_note = _label_counts(exchange, known, peeling, outcome)
+    inputs = code.inputs(candidates.features)
+    if inputs is not None and known.input.modality is not Modality.TEXT:
+        inputs = known.input.to_raw(inputs)
+    return Reconstruction(
+        values=candidates.features if inputs is None else inputs,
+        space=layer.name if inputs is None else INPUT_SPACE,
+        model_units=inputs is not None and known.normalised,
+        claimed=candidates.claimed.cpu(),
+        confidence=candidates.confidence.cpu(),
+        support=candidates.support.cpu(),
+        rows=RowCount(total=len(peeling.active), active=int(peeling.active.sum())),
+        label_counts=counts,
+        notes=(*describe(peeling, outcome, exchange, layer, gradient.steps), *label_note),
+    )
+
+
+def _check(layer: LinearLayer) -> None:
+    if layer.bias is None:
+        raise NotApplicable(
+            f"layer '{layer.name}' has no bias, so nothing says by what to divide its rows: read a layer "
+            "with a bias, or use an attack that optimises."
+        )
+    if not layer.per_example:
+        raise NotApplicable(
+            f"layer '{layer.name}' is applied at several positions of one example, whose gradients are "
+            "summed: read a layer that sees each example once."
+        )
+
+
+def _residual(
+    exchange: Exchange, gradient: LayerGradient, layer: LinearLayer, code: Code, seed: int
+) -> Residual:
+    """Weight deltas are differences of float numbers: their rounding goes with the weights."""
+    bounds = code.bounds()
+    residual = Residual(gradient, groups=1 if bounds is None else len(bounds[0]), seed=seed)
+    if exchange.update.kind is UpdateKind.DELTA and layer.bias is not None:
+        model = exchange.broadcast.model
+        weight, bias = (model.get_parameter(name).detach() for name in (layer.weight, layer.bias))
+        half_step = torch.finfo(weight.dtype).eps / 2
+        residual.set_rounding(half_step * weight.norm(dim=1), half_step * bias.abs())
+        if gradient.scale is None:
+            residual.factor = -1.0  # the learning rate is unknown, but a step goes downhill
+    return residual
+
+
+def _expected_kappa(exchange: Exchange, known: Knowledge) -> float | None:
+    """What the mean gradient must be multiplied by to be a sum over examples."""
+    if known.loss.endswith("_sum"):
+        return 1.0
+    n = exchange.update.num_examples
+    scaled = exchange.update.kind is UpdateKind.GRADIENT or known.local is not None
+    return float(n) if n is not None and scaled else None
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    features: Tensor
+    claimed: Tensor
+    confidence: Tensor
+    support: Tensor
+
+
+def _candidates(peeling: Peeling, outcome: Outcome) -> _Candidates:
+    """What was certified; where nothing was, the plain readings, none of them claimed."""
+    found, first, active = peeling.found, peeling.first, int(peeling.active.sum())
+    if len(found):
+        return _Candidates(
+            found.features,
+            outcome.certified,
+            1.0 / (1.0 + found.mismatch / _CLAIM) * outcome.certified,
+            found.support if int(found.support.sum()) <= active else torch.ones_like(found.support),
+        )
+    unclaimed = torch.zeros(len(first), dtype=torch.bool, device=first.row.device)
+    return _Candidates(first.features, unclaimed, torch.zeros_like(first.error), first.support)
+
+
+def _label_counts(
+    exchange: Exchange, known: Knowledge, peeling: Peeling, outcome: Outcome
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """The found examples' own labels if they are the whole batch; else from the last layer."""
+    found = peeling.found
+    n = exchange.update.num_examples
+    if len(found) and bool(outcome.certified.all()) and (len(found) == n or (n is None and outcome.complete)):
+        counts = torch.bincount(found.labels.cpu(), minlength=known.input.num_classes)
+        return counts, ("Labels are those of the certified examples.",)
+    try:
+        estimate = infer_label_counts(exchange, known)
+    except NotApplicable as reason:
+        return None, (f"Labels were not inferred: {reason}",)
+    return estimate.counts, (f"Labels were inferred by {estimate.method}.", *estimate.notes)

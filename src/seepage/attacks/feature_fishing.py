@@ -1,0 +1,206 @@
+"""Feature fishing (Wen et al. 2022, Section 3.2): examples of one class below a cut, one answer at a time.
+
+Either the server knows where to cut (Proposition 3.2: from a feature's distribution), or it asks again and
+again, lower each time, until one example is alone. Each answer is read by itself, so that the client may
+train on another batch in each round; where it does not, `one_shot_binary_fishing` needs fewer queries and
+takes any mixture of classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.fishing import (
+    Fishing,
+    Hook,
+    aggregate_note,
+    check_target,
+    checked_beta,
+    chosen_direction,
+    hooked,
+)
+from seepage.attacks.parts.fishing_catch import Catch, Fished
+from seepage.attacks.parts.fishing_head import Head, cut_head, find_head, head_features, needs_bias
+from seepage.attacks.parts.fishing_tail import Tail, fished_tail, next_tail_cut, read_tail
+from seepage.errors import NotApplicable, SpecError
+from seepage.types import Crafted, Exchange, Grant, Knowledge
+
+
+class FeatureFishing(Fishing):
+    """Cuts one class at one place, or further down with every query."""
+
+    def __init__(
+        self,
+        *,
+        target_class: int,
+        theta: float | None,
+        images: int,
+        queries: int,
+        feature: int | None,
+        beta: float,
+        layer: str | None,
+        client: int | None,
+        inner: str,
+        inner_options: Mapping[str, Any] | None,
+    ) -> None:
+        searching = theta is None and queries > 1
+        needed = {Grant.SEVERAL_ROUNDS} if searching else {Grant.AUXILIARY} if theta is None else set()
+        super().__init__(
+            layer=layer,
+            client=client,
+            inner=inner,
+            inner_options=inner_options,
+            requires=frozenset(needed),
+        )
+        self.target_class, self.theta, self.images, self.queries = target_class, theta, images, queries
+        self.feature, self.beta, self.searching = feature, beta, searching
+
+    def query_bound(self, examples: int) -> int:
+        """Most queries, known before the first."""
+        return self.queries if self.searching else 1
+
+    def check(self, model: nn.Module, known: Knowledge) -> None:
+        super().check(model, known)
+        head, direction = self._aim(model, known)
+        if not self.searching:
+            self._known_cut(model, known, head, direction)
+
+    def _aim(self, model: nn.Module, known: Knowledge) -> tuple[Head, Tensor]:
+        head = find_head(model, known.input, self.layer)
+        needs_bias(head)
+        check_target(self.target_class, head)
+        return head, chosen_direction(head, self.feature, seed=known.seed)
+
+    def craft(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge) -> Crafted | None:
+        if len({e.broadcast.round for e in history}) >= self.query_bound(0):
+            return None
+        head, direction = self._aim(model, known)
+        if self.searching:
+            tails = [self._tail(e, known, head) for e in history if e.clients == history[0].clients]
+            theta = next_tail_cut(tails, beta=self.beta)
+        else:
+            theta = self._known_cut(model, known, head, direction)
+        if theta is None:
+            return None
+        hook = Hook(target=self.target_class, theta=theta, direction=direction)
+        crafted = cut_head(model, head, self.target_class, direction=direction, beta=self.beta, theta=theta)
+        return self.send(crafted, hook)
+
+    def _known_cut(self, model: nn.Module, known: Knowledge, head: Head, direction: Tensor) -> float:
+        """Proposition 3.2: below the cut lies a share of 1/M of the class."""
+        if self.theta is not None:
+            return self.theta
+        public = known.auxiliary
+        mine = None if public is None else public.inputs[public.labels == self.target_class]
+        if mine is None or len(mine) < 2:
+            raise NotApplicable(
+                f"where to cut class {self.target_class} is not known, and fewer than two auxiliary examples "
+                "of it are there: give theta, or queries = 20 to search for it."
+            )
+        scores = head_features(model, head, mine) @ direction
+        return math.inf if self.images == 1 else float(torch.quantile(scores, 1 / self.images))
+
+    def _tail(self, exchange: Exchange, known: Knowledge, head: Head) -> Tail:
+        hook: Hook = exchange.secret
+        assert hook.theta is not None and hook.direction is not None
+        return read_tail(
+            exchange,
+            known,
+            head,
+            target=hook.target,
+            theta=hook.theta,
+            direction=hook.direction,
+            beta=self.beta,
+        )
+
+    def fish(self, exchanges: Sequence[Exchange], known: Knowledge) -> Catch:
+        index = hooked(exchanges)
+        head = find_head(exchanges[index[0]].broadcast.model, known.input, self.layer)
+        tails = {i: self._tail(exchanges[i], known, head) for i in index}
+        fished, notes = fished_tails(tails, exchanges, known, head, beta=self.beta)
+        return Catch(
+            fished=fished,
+            queries=len({exchanges[i].broadcast.round for i in index}),
+            mixed=tuple(round(t.size) for t in tails.values() if round(t.size) > 1),
+            notes=(*aggregate_note(exchanges[index[0]]), *notes),
+        )
+
+
+def fished_tails(
+    tails: Mapping[int, Tail], exchanges: Sequence[Exchange], known: Knowledge, head: Head, *, beta: float
+) -> tuple[tuple[Fished, ...], tuple[str, ...]]:
+    """Gradients of cuts that caught one example, and what is to be said about the others."""
+    fished = tuple(
+        fished_tail(
+            tail,
+            exchanges[i],
+            known,
+            head,
+            target=exchanges[i].secret.target,
+            direction=exchanges[i].secret.direction,
+            beta=beta,
+            source=i,
+        )
+        for i, tail in tails.items()
+        if tail.looks_single
+    )
+    sure = sum(f.isolated for f in fished)
+    notes = [f"{len(tails)} cut(s) were answered; {sure} caught exactly one example."]
+    if len(fished) > sure:
+        notes.append(
+            f"{len(fished) - sure} cut(s) count one example, but other classes are in the batch and may hide "
+            "a mixture (Remark 3.3: all must lie below the cut, which one answer cannot show): not claimed."
+        )
+    blurred = sum(tail.others and not tail.looks_single for tail in tails.values())
+    if blurred:
+        notes.append(
+            f"In {blurred} cut(s) other classes lie above the cut and blur what was caught: the condition of "
+            "Remark 3.3 does not hold and nothing is returned; binary_fishing takes mixed batches."
+        )
+    if all(math.isinf(t.theta) and t.size < 0.5 for t in tails.values()):
+        notes.append("No example of the target class is in the batch.")
+    return fished, tuple(notes)
+
+
+def feature_fishing(
+    *,
+    target_class: int = 0,
+    theta: float | None = None,
+    images: int = 8,
+    queries: int = 1,
+    feature: int | None = None,
+    beta: float = 1e6,
+    layer: str | None = None,
+    client: int | None = None,
+    inner: str = "analytic_extraction",
+    inner_options: Mapping[str, Any] | None = None,
+) -> FeatureFishing:
+    """Dishonest server, one query: the example of a class with the lowest feature, where the cut leaves just
+    one below (Wen et al. 2022).
+
+    theta: where to cut; by default at mass 1/`images` of the auxiliary examples of the class.
+    images: examples of the target class expected in a batch.
+    queries: with more than one (and no theta), the cut is searched for, lower with each query.
+    feature: cut along this feature instead of along a random dense direction.
+    beta: sharpness of the cut.
+    layer, client, inner, inner_options: as in class_fishing.
+    """
+    if images < 1 or queries < 1:
+        raise SpecError(f"images = {images} and queries = {queries} must both be at least 1.")
+    return FeatureFishing(
+        target_class=target_class,
+        theta=theta,
+        images=images,
+        queries=queries,
+        feature=feature,
+        beta=checked_beta(beta),
+        layer=layer,
+        client=client,
+        inner=inner,
+        inner_options=inner_options,
+    )

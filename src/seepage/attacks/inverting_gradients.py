@@ -1,0 +1,62 @@
+"""Inverting Gradients (Geiping et al. 2020): direction instead of length, total variation, signed steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seepage.attacks.gradient_inversion import GradientInversion
+from seepage.attacks.parts.distances import DISTANCES
+from seepage.attacks.parts.initialise import INITIALISERS
+from seepage.attacks.parts.priors import TV_KINDS, total_variation
+from seepage.attacks.parts.settings import assumed_training, check_settings, choose
+from seepage.attacks.parts.solvers import SCHEDULES, adam
+
+
+def inverting_gradients(
+    *,
+    steps: int = 1000,
+    step_size: float = 0.3,
+    schedule: str = "cosine_decay",
+    tv: float = 0.1,
+    tv_relative: bool = True,
+    tv_kind: str = "anisotropic",
+    distance: str = "cosine",
+    start: str = "gaussian",
+    signed: bool = True,
+    restarts: int = 1,
+    counts: Sequence[int] | None = None,
+    budget: float | None = None,
+    assume: Mapping[str, Any] | None = None,
+) -> GradientInversion:
+    """Passive: searches inputs whose gradient points the same way, by signed Adam with total variation.
+
+    tv: weight of total variation, by default relative to the distance reached so far, which needs no tuning
+    from network to network: 0.03 to 0.3 are within 1 dB of each other on an untrained ConvNet.
+
+    The published recipe is steps=4800, step_size=0.1, schedule="step_decay", tv_relative=False and a tv found
+    by trying; the defaults reach its quality sooner.
+
+    counts: numbers of examples to try where the update does not say. budget: seconds for each update, at
+    most `steps` steps. assume: local training to simulate where it is not granted, as {"lr": 0.1}.
+    """
+    check_settings(
+        steps=steps, restarts=restarts, step_size=step_size, weights={"tv": tv}, counts=counts, budget=budget
+    )
+    choose(TV_KINDS, tv_kind, "tv_kind")
+    return GradientInversion(
+        distance=choose(DISTANCES, distance, "distance"),
+        priors=(total_variation(tv, kind=tv_kind),),
+        relative_priors=tv_relative,
+        start=choose(INITIALISERS, start, "start"),
+        solver=adam(
+            steps=steps,
+            step_size=step_size,
+            signed=signed,
+            schedule=choose(SCHEDULES, schedule, "schedule"),
+        ),
+        restarts=restarts,
+        counts=counts,
+        budget=budget,
+        assumed=assumed_training(assume),
+    )

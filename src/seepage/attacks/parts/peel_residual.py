@@ -1,0 +1,156 @@
+"""What a layer's gradient still holds once the contributions of all found examples are taken away.
+
+The subtraction always starts from the gradient that was received, never from an earlier residual, and is done
+in blocks of rows that are read and forgotten: no second copy of the gradient is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.parts.gradients import LayerGradient
+from seepage.attacks.parts.rows import RowScan, scan_rows
+
+ROUNDING = 2e-6
+"""Relative error of a backward signal (float32, several layers), against the example's typical signal."""
+_BLOCK_BYTES = 1 << 23
+
+
+@dataclass
+class Found:
+    """The examples found so far."""
+
+    features: Tensor
+    """(k, m) what the layer reads."""
+    labels: Tensor
+    signals: Tensor
+    """(k, N) backward signals."""
+    error: Tensor
+    """(k,) relative error of `features`; 0 for those that lie on an alphabet."""
+    exact: Tensor
+    """(k,) bool: on an alphabet."""
+    mismatch: Tensor
+    """(k,) relative difference of the predicted and the observed bias gradient, where it was read."""
+    row: Tensor
+    """(k,) where it was read."""
+    support: Tensor
+    """(k,) rows that agreed when it was read."""
+    round: Tensor
+    """(k,) 0: plain extraction."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @staticmethod
+    def none(rows: int, columns: int, like: Tensor) -> Found:
+        real, whole = like.new_zeros(0), torch.zeros(0, dtype=torch.long, device=like.device)
+        return Found(
+            features=like.new_zeros(0, columns),
+            labels=whole,
+            signals=like.new_zeros(0, rows),
+            error=real,
+            exact=whole.bool(),
+            mismatch=real,
+            row=whole,
+            support=whole,
+            round=whole,
+        )
+
+    def plus(self, more: Found) -> Found:
+        return Found(**{k: torch.cat([v, getattr(more, k)]) for k, v in vars(self).items()})
+
+    def select(self, index: Tensor) -> Found:
+        return Found(**{k: v[index] for k, v in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of the residual, summed over examples (not divided by the batch size)."""
+
+    index: Tensor
+    """(r,) numbers of the rows."""
+    bias: Tensor
+    """(r,)"""
+    norm: Tensor
+    """(r,) of the residual of the weight row."""
+    noise: Tensor
+    """(r,) expected rounding error of `bias`."""
+    weight_noise: Tensor
+    """(r,) expected norm of the rounding error of the weight row."""
+    scan: RowScan
+
+
+class Residual:
+    """factor * gradient - sum_j d_j ⊗ [x_j, 1] over found examples j, for any rows that are asked for."""
+
+    def __init__(self, gradient: LayerGradient, *, groups: int = 1, seed: int = 0) -> None:
+        self.weight, self.bias = gradient.weight, gradient.bias
+        self.factor = 1.0 if gradient.scale is None else gradient.scale
+        self.groups = groups
+        self.seed = seed
+        self.rounding: tuple[Tensor, Tensor] | None = None
+        self.norm = torch.cat([b.norm(dim=1) for b in self.weight.split(self._block())])  # (N,), unscaled
+
+    def set_rounding(self, weight: Tensor, bias: Tensor) -> None:
+        """(N,) norm of each weight row's and bias' own rounding, where the update is a difference."""
+        self.rounding = (weight, bias)
+
+    def _block(self) -> int:
+        return max(1, _BLOCK_BYTES // max(1, self.weight.shape[1] * self.weight.element_size()))
+
+    def weights(self, index: Tensor, found: Found) -> Tensor:
+        """(r, m)"""
+        block = self.weight[index] * self.factor
+        if len(found):
+            block.addmm_(found.signals[:, index].T, found.features, alpha=-1)
+        return block
+
+    def biases(self, index: Tensor, found: Found) -> Tensor:
+        total = self.bias[index].double() * self.factor
+        return (total - found.signals[:, index].double().sum(0)).to(self.bias.dtype)
+
+    def noise(self, index: Tensor, found: Found) -> tuple[Tensor, Tensor]:
+        """(r,) of the bias and (r,) of the weight row: what rounding alone may leave.
+
+        The error of d_ij goes with the example's typical signal, not with d_ij itself, which may be small
+        by cancellation; an example known with an error brings that along too.
+        """
+        eps = torch.finfo(self.bias.dtype).eps
+        bias = (eps * self.bias[index] * self.factor).square()
+        weight = (eps * self.norm[index] * self.factor).square()
+        if self.rounding is not None:
+            weight = weight + (self.rounding[0][index] * self.factor).square()
+            bias = bias + (self.rounding[1][index] * self.factor).square()
+        if len(found):
+            d = found.signals[:, index]
+            fires = (found.signals != 0).sum(1).clamp_min(1)
+            typical = (found.signals.square().sum(1) / fires).sqrt()  # (k,)
+            rounding = (ROUNDING * typical).unsqueeze(1) * (d != 0)  # (k, r)
+            size = found.features.norm(dim=1).unsqueeze(1)
+            bias = bias + rounding.square().sum(0)
+            weight = weight + ((rounding + found.error.unsqueeze(1) * d.abs()) * size).square().sum(0)
+        return bias.sqrt(), weight.sqrt()
+
+    def scan(self, index: Tensor, found: Found) -> Rows:
+        """Read the rows `index`, a block at a time."""
+        parts = list(self._scan(index, found))
+        scan = RowScan(**{k: torch.cat([getattr(p.scan, k) for p in parts]) for k in vars(parts[0].scan)})
+        rest = {k: torch.cat([getattr(p, k) for p in parts]) for k in vars(parts[0]) if k != "scan"}
+        return Rows(**rest, scan=scan)
+
+    def _scan(self, index: Tensor, found: Found) -> Iterator[Rows]:
+        for rows in index.split(self._block()):
+            weights, bias = self.weights(rows, found), self.biases(rows, found)
+            noise, weight_noise = self.noise(rows, found)
+            yield Rows(
+                index=rows,
+                bias=bias,
+                norm=weights.norm(dim=1),
+                noise=noise,
+                weight_noise=weight_noise,
+                scan=scan_rows(weights, bias, groups=self.groups, seed=self.seed),
+            )

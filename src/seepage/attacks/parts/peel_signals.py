@@ -1,0 +1,109 @@
+"""The backward signal of an example at a layer, as the server computes it on its own copy of the model.
+
+An example (h, y), h what the layer reads, adds d(h, y) ⊗ [h, 1] / n to the gradient of the layer's weight and
+bias, where d = dloss/dz at the layer's N outputs. Candidates are fed in *at the layer*, so that nothing
+before it needs to be inverted. If the logits depend on the input by another way too (a skip connection), the
+prediction is wrong, no candidate is certified, and nothing false is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.parts.certify import predicted_bias_gradients
+from seepage.attacks.parts.layers import LinearLayer, dummy_inputs
+from seepage.federation import LOSSES, training_mode
+from seepage.types import InputSpec
+
+_CHUNK = 256
+"""Candidates a pass: bounds the activations that are kept for the way back."""
+
+
+class BackwardSignals:
+    """d(h, y) of one layer for any number of candidates.
+
+    >>> from seepage.attacks.parts.layers import trace_linear_layers
+    >>> from seepage.types import Modality
+    >>> model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    >>> spec = InputSpec(modality=Modality.TABULAR, shape=(3,), num_classes=2)
+    >>> signals = BackwardSignals(model, trace_linear_layers(model, spec)[0], spec, loss="cross_entropy")
+    >>> h, y = torch.rand(4, 3), torch.tensor([0, 1, 1, 0])
+    >>> full = signals.at_all_rows(h, y)
+    >>> torch.allclose(signals.at_one_row(h, torch.full((4,), 2)).gather(1, y[:, None])[:, 0], full[:, 2])
+    True
+    """
+
+    def __init__(self, model: nn.Module, layer: LinearLayer, spec: InputSpec, *, loss: str) -> None:
+        self.model = model
+        self.layer = model.get_submodule(layer.name)
+        assert layer.bias is not None
+        self.parameters = tuple(model.get_parameter(p).detach() for p in (layer.weight, layer.bias))
+        """The layer's weight (N, m) and bias (N,)."""
+        self.rows = layer.out_features
+        self.loss = loss
+        self.spec = spec
+
+    def at_one_row(self, features: Tensor, rows: Tensor) -> Tensor:
+        """(k, labels): the signal of candidate j at row rows[j], for every label it may have."""
+        parts = []
+        for h, i in zip(features.split(_CHUNK), rows.split(_CHUNK), strict=True):
+            with self._fed(h):
+                parts.append(
+                    predicted_bias_gradients(self.model, self.layer, self._dummy(len(h)), i, loss=self.loss)
+                )
+        return torch.cat(parts)
+
+    def at_all_rows(self, features: Tensor, labels: Tensor) -> Tensor:
+        """(k, N): the signal of each candidate with its label at every row; one pass there and back."""
+        parts = []
+        with training_mode(self.model, False):
+            for h, y in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
+                parts.append(self._backward(h, y))
+        return torch.cat(parts) if parts else features.new_zeros(0, self.rows)
+
+    def _backward(self, features: Tensor, labels: Tensor) -> Tensor:
+        tapped: list[Tensor] = []
+
+        def tap(_module: nn.Module, _args: object, output: Tensor) -> Tensor:
+            tapped.append(output.detach().requires_grad_())
+            return tapped[0]
+
+        handle = self.layer.register_forward_hook(tap)
+        try:
+            with torch.enable_grad(), self._fed(features):
+                value = LOSSES[self.loss](self.model(self._dummy(len(features))), labels)
+                (signal,) = torch.autograd.grad(value, tapped[0], allow_unused=True, materialize_grads=True)
+        finally:
+            handle.remove()
+        # The mean over k examples divides each one's signal by k.
+        return signal if self.loss.endswith("_sum") else signal * len(features)
+
+    def _dummy(self, count: int) -> Tensor:
+        return dummy_inputs(self.spec, count, like=self.model)
+
+    @contextmanager
+    def _fed(self, features: Tensor) -> Iterator[None]:
+        """Let the layer read `features`, whatever the model was given."""
+        handle = self.layer.register_forward_pre_hook(lambda _module, _args: (features,))
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def layer_reads(model: nn.Module, layer: LinearLayer, inputs: Tensor) -> Tensor:
+    """(k, m): what reaches the layer when the model is fed `inputs`."""
+    seen: list[Tensor] = []
+    module = model.get_submodule(layer.name)
+    handle = module.register_forward_pre_hook(lambda _module, args: seen.append(args[0].detach().flatten(1)))
+    try:
+        with torch.no_grad(), training_mode(model, False):
+            for chunk in inputs.split(_CHUNK):
+                model(chunk)
+    finally:
+        handle.remove()
+    return torch.cat(seen)

@@ -1,0 +1,86 @@
+"""How far an inversion has come, for whoever listens, and how many steps fit into a budget of seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """One step of a solver."""
+
+    step: int
+    steps: int
+    objective: float
+    """The best restart's, so far."""
+    seconds_left: float
+    inputs: Tensor
+    """(R, n, *shape): the current candidates in model units, for a thumbnail."""
+
+
+Listener = Callable[[Progress], None]
+_LISTENER: ContextVar[Listener | None] = ContextVar("progress_listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Call `listener` at every step of every inversion inside the block.
+
+    >>> with listening(lambda progress: print(progress.step)):
+    ...     Clock(seconds=None).report(step=0, steps=3, objective=1.0, inputs=Tensor())
+    0
+    """
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+class Clock:
+    """Seconds since the start, against a budget if there is one."""
+
+    def __init__(self, *, seconds: float | None) -> None:
+        self.seconds = seconds
+        self.started = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def expired(self) -> bool:
+        return self.seconds is not None and self.elapsed >= self.seconds
+
+    def share(self, parts: int) -> Clock:
+        """A clock with an equal part of what is left, started now."""
+        left = None if self.seconds is None else max(0.0, self.seconds - self.elapsed) / parts
+        return Clock(seconds=left)
+
+    def steps_that_fit(self, one_step: Callable[[], object], steps: int, *, trials: int = 3) -> int:
+        """At most `steps`; fewer where the budget, measured by a few trials, does not allow so many."""
+        if self.seconds is None:
+            return steps
+        one_step()  # the first is slower: memory, threads, kernels
+        before = time.monotonic()
+        for _ in range(trials):
+            one_step()
+        each = max((time.monotonic() - before) / trials, 1e-9)
+        left = self.seconds - self.elapsed
+        return max(1, min(steps, int(left / each)))
+
+    def report(self, *, step: int, steps: int, objective: float, inputs: Tensor) -> None:
+        """Tell the listener, if there is one."""
+        listener = _LISTENER.get()
+        if listener is None:
+            return
+        left = self.elapsed / max(1, step) * (steps - step)
+        listener(
+            Progress(step=step, steps=steps, objective=objective, seconds_left=left, inputs=inputs.detach())
+        )

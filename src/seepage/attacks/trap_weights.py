@@ -1,0 +1,165 @@
+"""Trap weights (Boenisch et al. 2021, "When the Curious Abandon Honesty", Sections 6 to 8, Appendix B).
+
+An existing dense layer is re-initialised so that each neuron fires for few inputs; where one example is alone
+at a neuron, its gradient row is that example. No layer is inserted and the architecture stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from seepage.attacks.crafted_extraction import (
+    READERS,
+    Bait,
+    CraftedExtraction,
+    Reader,
+    Secret,
+    expected_batch,
+    read_bait,
+)
+from seepage.attacks.parts.carried import Hiding
+from seepage.attacks.parts.placement import Placed, place
+from seepage.attacks.parts.scale_tuning import (
+    Trial,
+    default_scale,
+    effective_dimensions,
+    scale_from_examples,
+    scale_from_rounds,
+)
+from seepage.attacks.parts.traps import Rows, draw_trap_rows, install, lonely, peelable
+from seepage.errors import SpecError
+from seepage.registry import lookup
+from seepage.types import Exchange, Knowledge
+
+_USUAL_BATCH = 100
+_MOST_TUNING_ROUNDS = 8
+_DISTANCE = {"rows": 2.5, "peel": 1.7}
+"""Of `default_scale`. Peeling wants more neurons to fire, for it can part examples that share one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrapCrafter:
+    """Algorithm 1 at one layer, with the way to it cleared."""
+
+    scale: float | None
+    sigma: float
+    layer: str | None
+    hidden: bool
+    batch_size: int | None
+    tuning_rounds: int
+    read: str
+
+    def check(self, model: nn.Module, known: Knowledge) -> None:
+        self._place(model, known, seed=known.seed)
+
+    def craft(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge, *, seed: int) -> Bait:
+        placed = self._place(model, known, seed=seed)
+        generator = torch.Generator().manual_seed(seed)
+        rows = draw_trap_rows(
+            placed.layer.out_features,
+            len(placed.carried.where),
+            scale=1.0,
+            sigma=self.sigma,
+            generator=generator,
+        )
+        tried = _trials(history, known, READERS[self.read]) if self._tunes_over_rounds(known) else ()
+        scale, why = self._choose_scale(rows, placed, history, known, tried)
+        install(rows.scaled(scale), placed.module, placed.carried, Hiding(self.hidden, generator))
+        notes = (f"Trap weights with scale s = {scale:.4g} ({why}).", *([placed.note] if placed.note else []))
+        secret = Secret(layer=placed.layer.name, decode=placed.decode, scale=scale, tried=tried, notes=notes)
+        return Bait(placed.model, secret)
+
+    def _place(self, model: nn.Module, known: Knowledge, *, seed: int) -> Placed:
+        hiding = Hiding(self.hidden, torch.Generator().manual_seed(seed + 1))
+        return place(model, known, layer=self.layer, hiding=hiding)
+
+    def _tunes_over_rounds(self, known: Knowledge) -> bool:
+        return self.scale is None and known.auxiliary is None and self.tuning_rounds > 1
+
+    def _choose_scale(
+        self,
+        rows: Rows,
+        placed: Placed,
+        history: Sequence[Exchange],
+        known: Knowledge,
+        tried: Sequence[Trial],
+    ) -> tuple[float, str]:
+        """Section 6.2: given, from a public mini-batch, from earlier rounds, or by dimensionality."""
+        if self.scale is not None:
+            return self.scale, "as given"
+        if known.auxiliary is not None and len(known.auxiliary) > 1:
+            values = placed.unit_values(known.auxiliary.inputs)
+            size = expected_batch(history, known, self.batch_size, min(_USUAL_BATCH, len(values)))
+            caught = peelable if self.read == "peel" else lonely
+            scale = scale_from_examples(rows, values, batch_size=size, caught=caught)
+            return scale, "tuned on auxiliary examples"
+        counting = effective_dimensions(rows.weight.shape[1], known.input)
+        start = default_scale(counting, distance=_DISTANCE[self.read])
+        if not self._tunes_over_rounds(known):
+            return start, "by the number of input values"
+        if len(tried) < self.tuning_rounds:
+            return scale_from_rounds(tried, start), f"tuned over rounds, trial {len(tried) + 1}"
+        best = max(tried, key=lambda trial: trial.found)
+        return best.scale, "the best of the tuning rounds"
+
+
+def _trials(history: Sequence[Exchange], known: Knowledge, read: Reader) -> tuple[Trial, ...]:
+    """The trials so far: those that the last secret remembers, and the last one itself."""
+    if not history:
+        return ()
+    newest = history[-1].broadcast.round
+    last = [e for e in history if e.broadcast.round == newest]
+    secret: Secret = last[0].secret
+    assert secret.scale is not None
+    found = [read_bait(exchange, known, read) for exchange in last]
+    claimed = sum(int(f.claimed.sum()) for f in found if f.claimed is not None)
+    active = [f.rows.active / f.rows.total for f in found if f.rows is not None]
+    return (*secret.tried, Trial(secret.scale, sum(active) / len(active), claimed))
+
+
+def trap_weights(
+    *,
+    scale: float | None = None,
+    sigma: float = 0.5,
+    layer: str | None = None,
+    hidden: bool = False,
+    batch_size: int | None = None,
+    tuning_rounds: int = 1,
+    rounds: Sequence[int] = (0,),
+    clients: Sequence[int] | None = None,
+    read: str = "rows",
+) -> CraftedExtraction:
+    """Dishonest server, no architecture change: a dense layer re-initialised so that few examples share a
+    neuron (Boenisch et al. 2021).
+
+    scale: s of Algorithm 1; by default tuned on auxiliary data if granted, else over `tuning_rounds` rounds
+    (at most 8), else set from the number of input values.
+    sigma: spread of the weights.
+    layer: dense layer to trap, by default the first; the input is passed through whatever lies before it.
+    hidden: make the pass-through look random (Appendix B): permuted, random gains, random unused weights.
+    batch_size: examples expected behind an update, for tuning.
+    rounds, clients: when and to whom the crafted model is sent.
+    read: "rows" as in the paper, or "peel" to take found examples away and read what they hid.
+    """
+    if scale is not None and not 0 < scale <= 1:
+        raise SpecError(f"scale must lie in (0, 1], not {scale}: Algorithm 1 makes positive weights smaller.")
+    if sigma <= 0:
+        raise SpecError(f"sigma must be positive, not {sigma}.")
+    if not 1 <= tuning_rounds <= _MOST_TUNING_ROUNDS:
+        raise SpecError(f"tuning_rounds must lie between 1 and {_MOST_TUNING_ROUNDS}, not {tuning_rounds}.")
+    lookup(READERS, read, "reader")
+    crafter = TrapCrafter(
+        scale=scale,
+        sigma=sigma,
+        layer=layer,
+        hidden=hidden,
+        batch_size=batch_size,
+        tuning_rounds=tuning_rounds,
+        read=read,
+    )
+    planned = sorted({*rounds, *range(tuning_rounds)}) if scale is None and tuning_rounds > 1 else rounds
+    return CraftedExtraction(crafter, read=read, rounds=planned, clients=clients)

@@ -1,0 +1,131 @@
+"""The simulated update is the client's own, bit for bit, and its memory does not grow with the steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from seepage.attacks.parts.problem import pose_problem
+from seepage.attacks.parts.simulate import simulated_update
+from seepage.federation import aggregate, local_update, training_mode
+from seepage.types import Batch, Broadcast, Exchange, InputSpec, LocalTraining, Modality
+
+from .setting import (
+    conv_net,
+    dense_net,
+    image_spec,
+    knowledge,
+    problem_for,
+    random_batch,
+)
+
+TRAININGS = {
+    "gradient": LocalTraining(),
+    "summed": LocalTraining(loss="cross_entropy_sum"),
+    "one step": LocalTraining(algorithm="fedavg", lr=0.2, weight_decay=0.1),
+    "epochs": LocalTraining(algorithm="fedavg", batch_size=3, epochs=2, lr=0.2, shuffle_seed=4),
+    "momentum": LocalTraining(
+        algorithm="fedavg", batch_size=2, epochs=2, lr=0.1, momentum=0.9, weight_decay=0.05, steps=5
+    ),
+    "batch norm": LocalTraining(batch_norm="train"),
+    "batch norm, steps": LocalTraining(algorithm="fedavg", batch_size=4, epochs=3, batch_norm="train"),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", TRAININGS)
+def test_simulation_equals_local_training_bit_for_bit(name: str, dtype: torch.dtype) -> None:
+    spec, local = image_spec(), TRAININGS[name]
+    model = conv_net(spec, norm=True, dtype=dtype)
+    batch = random_batch(spec, [0, 3, 3, 1, 4, 0, 2])
+    batch = Batch(batch.inputs.to(dtype), batch.labels)
+    problem = problem_for(model, spec, batch, local)
+    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    with training_mode(model, local.batch_norm == "train"):
+        simulated = simulated_update(problem, batch.inputs, batch.labels)
+    for tensor, sent in zip(simulated, problem.observed, strict=True):
+        assert torch.equal(tensor, sent)
+    assert all(torch.equal(b, buffers[name]) for name, b in model.named_buffers())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_functional_gradients_equal_the_client_too() -> None:
+    spec = image_spec()
+    batch = random_batch(spec, [0, 3, 3])
+    problem = problem_for(conv_net(spec), spec, batch, LocalTraining())
+    simulated = simulated_update(problem, batch.inputs, batch.labels, functional=True)
+    for tensor, sent in zip(simulated, problem.observed, strict=True):
+        assert torch.equal(tensor, sent)
+
+
+@pytest.mark.parametrize("name", ["gradient", "summed", "momentum"])
+def test_an_aggregate_is_simulated_client_by_client(name: str) -> None:
+    spec, local = image_spec(), TRAININGS[name]
+    model = conv_net(spec)
+    batches = [random_batch(spec, [0, 3, 1], seed=1), random_batch(spec, [2, 2, 4], seed=2)]
+    update = aggregate([local_update(Broadcast(model), b, local) for b in batches], "mean")
+    exchange = Exchange(broadcast=Broadcast(model), update=update, clients=(0, 1))
+    problem = pose_problem(exchange, knowledge(spec, local), num_examples=6)
+    pooled = Batch.concat(batches)
+    simulated = simulated_update(problem, pooled.inputs, pooled.labels)
+    for tensor, sent in zip(simulated, problem.observed, strict=True):
+        torch.testing.assert_close(tensor, sent, rtol=1e-10, atol=1e-12)
+
+
+def test_one_hot_logits_give_the_gradient_of_the_class() -> None:
+    spec = image_spec()
+    batch = random_batch(spec, [0, 3, 3])
+    problem = problem_for(dense_net(spec), spec, batch, LocalTraining())
+    logits = 100.0 * nn.functional.one_hot(batch.labels, spec.num_classes).double()
+    simulated = simulated_update(problem, batch.inputs, logits)
+    for tensor, sent in zip(simulated, problem.observed, strict=True):
+        torch.testing.assert_close(tensor, sent)
+
+
+def test_soft_labels_of_a_single_logit_are_the_probability_of_class_one() -> None:
+    spec = InputSpec(modality=Modality.TABULAR, shape=(4,), num_classes=2)
+    model, batch = nn.Linear(4, 1).double(), random_batch(spec, [1, 0])
+    local = LocalTraining(loss="binary_cross_entropy")
+    problem = problem_for(model, spec, batch, local)
+    logits = 100.0 * nn.functional.one_hot(batch.labels, 2).double()
+    for tensor, sent in zip(simulated_update(problem, batch.inputs, logits), problem.observed, strict=True):
+        torch.testing.assert_close(tensor, sent)
+
+
+def test_memory_kept_for_the_backward_pass_does_not_grow_with_the_activations_of_every_step() -> None:
+    """Counted by what autograd saves outside checkpoints: weights of each step, no activations."""
+    spec = image_spec(size=16)
+    model, batch = conv_net(spec), random_batch(spec, [0, 1, 2, 3])
+
+    def saved(steps: int) -> int:
+        local = LocalTraining(algorithm="fedavg", batch_size=4, epochs=steps, lr=0.1)
+        problem = problem_for(model, spec, batch, local)
+        inputs = batch.inputs.clone().requires_grad_()
+        sizes: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            sizes[tensor.data_ptr()] = tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            simulated_update(problem, inputs, batch.labels)
+        return sum(sizes.values())
+
+    weights = sum(p.numel() for p in model.parameters())
+    one_step_of_activations = 2 * 4 * 6 * 16 * 16
+    assert saved(8) - saved(2) < 6 * 2 * weights + one_step_of_activations
+
+
+def test_known_training_wins_over_assumed_and_the_kind_over_both() -> None:
+    spec, local = image_spec(), TRAININGS["epochs"]
+    model, batch = dense_net(spec), random_batch(spec, [0, 1, 2])
+    update = local_update(Broadcast(model), batch, local)
+    exchange = Exchange(broadcast=Broadcast(model), update=update, clients=(0,))
+    assumed = LocalTraining(lr=0.7)
+    known = knowledge(spec, local)
+    assert pose_problem(exchange, known, num_examples=3, assumed=assumed).training.lr == local.lr
+    blind = pose_problem(exchange, replace(known, local=None), num_examples=3, assumed=assumed)
+    assert (blind.training.lr, blind.training.algorithm) == (0.7, "fedavg")
