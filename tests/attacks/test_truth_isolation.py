@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS, Attack
+from seepage.attacks.recursive_inversion import RecursiveInversion
 from seepage.federation import THREATS, Played, client, knowledge, play
 from seepage.types import (
     Batch,
@@ -72,11 +73,18 @@ def holds_an_example(tensor: Tensor, truth: Batch) -> bool:
     return bool((rows.unsqueeze(1) == examples).all(dim=2).any())
 
 
+def _fitting(attack: Attack) -> tuple[nn.Module, int]:
+    """A model and a number of examples that this attack can work on."""
+    if isinstance(attack, RecursiveInversion):
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.Tanh(), nn.Linear(40, 3)), 1
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3)), 2
+
+
 def setting(attack: Attack) -> tuple[Played, Knowledge]:
     """Three clients' rounds against this attack, under a threat model that grants it what it requires."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3))
-    batches = [Batch(torch.rand(2, 1, 6, 6), torch.tensor([c, (c + 1) % 3])) for c in range(3)]
+    model, each = _fitting(attack)
+    batches = [Batch(torch.rand(each, 1, 6, 6), (torch.arange(each) + c) % 3) for c in range(3)]
     threat = dataclasses.replace(
         THREATS["malicious_server" if attack.active else "honest_but_curious"],
         grants=THREATS["malicious_server"].grants | attack.requires,

@@ -9,6 +9,7 @@ from seepage.attacks.imprint import imprint
 from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.prior_only import prior_only
 from seepage.attacks.quantile_traps import quantile_traps
+from seepage.attacks.recursive_inversion import recursive_inversion
 from seepage.attacks.see_through_gradients import see_through_gradients
 from seepage.attacks.tag import tag
 from seepage.attacks.trap_weights import trap_weights
@@ -21,6 +22,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "inverting_gradients": inverting_gradients,
     "see_through_gradients": see_through_gradients,
     "tag": tag,
+    "recursive_inversion": recursive_inversion,
     "trap_weights": trap_weights,
     "quantile_traps": quantile_traps,
     "imprint": imprint,

@@ -64,11 +64,16 @@ class Sharpness:
     @property
     def clear(self) -> float:
         """Distance of a mean from a cut that proves which side it is on, rounding of the sums included."""
-        return CLEAR / self.beta + self.epsilon * self.scale * self.examples
+        return CLEAR / self.beta + self.rounding
+
+    @property
+    def rounding(self) -> float:
+        """Error of a sum of all scores, which is what an interval's sum is a difference of."""
+        return self.epsilon * self.scale * self.examples
 
     @property
     def nudge(self) -> float:
-        return NUDGE / self.beta + 8 * self.epsilon * self.scale
+        return NUDGE / self.beta + 8 * self.epsilon * self.scale + 2 * self.rounding
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,9 @@ def next_cut(part: Interval, sharp: Sharpness) -> float | None:
     if part.count < 2:
         return None
     near = sharp.nudge / 2
-    for theta in (part.mean, part.mean + sharp.nudge, part.mean - sharp.nudge):
+    # The mean of two is as far from one as from the other: if one lies on it, both do.
+    shifts = (0.0,) if part.count == 2 else (0.0, sharp.nudge, -sharp.nudge)
+    for theta in (part.mean + shift for shift in shifts):
         inside = part.low.theta + near < theta < part.high.theta - near
         if inside and all(abs(theta - known) > near for known in part.tried):
             return theta

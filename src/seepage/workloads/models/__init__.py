@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from seepage.types import Modality
-from seepage.workloads.models import convolutional, dense, resnet, text, vit
+from seepage.workloads.models import convolutional, dense, resnet, reversible, text, vit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,11 @@ MODELS: dict[str, ModelEntry] = {
     "resnet18": ModelEntry(
         build=resnet.resnet18,
         description="ResNet-18, with a small stem for images of up to 64 pixels",
+        modalities=_IMAGE,
+    ),
+    "irevnet": ModelEntry(
+        build=reversible.irevnet,
+        description="small reversible network (i-RevNet): features invert to the picture exactly",
         modalities=_IMAGE,
     ),
     "vit": ModelEntry(

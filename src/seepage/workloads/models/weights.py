@@ -77,9 +77,7 @@ def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
     only batch norm's step counters, which old checkpoints lack, may be missing.
     """
     file = Path(path)
-    if not file.is_file():
-        raise ModelError(f"there is no weights file at {file}; check the path.")
-    state = _without_prefix(_read(file), model)
+    state = _without_prefix(read_state_dict(file), model)
     _refuse_mismatch(model, state, file)
     # Unnoticed, one NaN here would turn every update, attack and score into NaN.
     broken = [name for name, tensor in state.items() if not bool(torch.isfinite(tensor).all())]
@@ -92,7 +90,11 @@ def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
     return model
 
 
-def _read(file: Path) -> dict[str, Tensor]:
+def read_state_dict(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a file by name, without a model to put them into and without running anything in it."""
+    file = Path(path)
+    if not file.is_file():
+        raise ModelError(f"there is no weights file at {file}; check the path.")
     if file.suffix not in (".safetensors", *TORCH_SUFFIXES):
         raise ModelError(
             f"{file} does not look like a weights file; give a .safetensors file or a state dict saved with "
