@@ -247,3 +247,19 @@ def test_torch_is_not_imported_before_it_is_needed(tmp_path: Path, arguments: li
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.parametrize("text", ["soon", "-5s", "0", "nan", ""])
+def test_a_budget_that_is_no_time(user: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    assert run("audit", spec(user), "--budget", text) == 2
+    assert "is no time" in capsys.readouterr().err
+
+
+def test_a_budget_limits_the_steps_of_a_search(user: Path) -> None:
+    file = spec(
+        user, attacks='[{name = "inverting_gradients", steps = 1000000}]', protocol="{batch_size = 1}"
+    )
+    assert run("audit", file, "--out", "run", "--budget", "1s") == 0
+    cell = json.loads(next((user / "run" / "cells").glob("inverting*.json")).read_text())
+    assert cell["status"] == "done" and cell["cost"]["seconds"] < 30
+    assert not list((user / "run" / "pictures").glob("*live*"))

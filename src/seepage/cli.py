@@ -41,6 +41,9 @@ def audit(
         Path | None, typer.Option(help="Folder of the run; the default names it after the spec.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or auto; replaces the spec's.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Time for each attack that searches, e.g. 60s or 5m: picks its steps.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Play the protocol, attack it as the server would, and report what came out.
@@ -48,15 +51,17 @@ def audit(
     Exit code 0: done. 1: done, and a fail_on threshold of the spec was exceeded. 2: could not run.
     The same command resumes an interrupted run.
     """
-    from seepage.auditor import exceeded, parse_spec, read_spec, run_audit
+    from seepage.auditor import exceeded, parse_spec, read_spec, run_audit, with_budget
     from seepage.report import to_json, write_html
     from seepage.starter import DEMO
 
     wanted = parse_spec(DEMO) if spec is None else read_spec(spec)
     if device is not None:
         wanted = wanted.model_copy(update={"device": device})
-    with _progress() as on_cell:
-        log = run_audit(wanted, out=out, on_cell=on_cell)
+    if budget is not None:
+        wanted = with_budget(wanted, _seconds(budget))
+    with _progress() as (on_cell, on_step):
+        log = run_audit(wanted, out=out, on_cell=on_cell, on_step=on_step)
     report = write_html(log)
     failures = exceeded(log, wanted.fail_on)
     if as_json:
@@ -146,9 +151,22 @@ def _print_log(log: AuditLog, path: Path | None = None) -> None:
     print(f"Report: {path or log.folder.report_file}")
 
 
+def _seconds(text: str) -> float:
+    """60s, 5m, 1.5h or a plain number of seconds."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        seconds = float(number) * units[unit]
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise SpecError(f"'{text}' is no time: write a positive number with s, m or h, as in 60s.")
+    return seconds
+
+
 @contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar with the time left, on stderr so that --json stays clean."""
+def _progress() -> Iterator[tuple[Callable[[str, int, int], None], Callable[[Any], None]]]:
+    """A bar over cells and one over the steps of a search, on stderr so that --json stays clean."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
 
@@ -160,12 +178,18 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         TimeLeft(),
     )
     with Progress(*columns, console=_errors) as bar:
-        task = bar.add_task("Preparing", total=None)
+        cells = bar.add_task("Preparing", total=None)
+        search = bar.add_task("", total=None, visible=False)
 
         def on_cell(cell: str, number: int, total: int) -> None:
-            bar.update(task, description=cell or "Done", completed=number, total=total)
+            bar.update(cells, description=cell or "Done", completed=number, total=total)
+            bar.update(search, visible=False)
 
-        yield on_cell
+        def on_step(step: Any) -> None:
+            text = f"  objective {step.objective:.3g}"
+            bar.update(search, description=text, completed=step.step, total=step.steps, visible=True)
+
+        yield on_cell, on_step
 
 
 def main(arguments: list[str] | None = None) -> Any:

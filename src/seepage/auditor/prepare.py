@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ from torch import nn
 
 from seepage.attacks import ATTACKS, Attack
 from seepage.auditor.spec import AuditSpec, DefenseSpec, ProtocolSpec
-from seepage.defenses import DEFENSES
+from seepage.defenses import DEFENSES, Deployment
 from seepage.errors import SpecError
 from seepage.federation import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
+from seepage.federation.threat import sees_each_update
 from seepage.log import BASELINE, AttackRef
 from seepage.metrics import METRICS
 from seepage.registry import lookup, unknown
@@ -59,7 +61,15 @@ class Prepared:
 
     def defenses(self, seed: int) -> list[Defense]:
         """Built anew for every cell, so that a resumed run draws the same noise as an uninterrupted one."""
-        return [_defense(d, seed) for d in self.spec.defenses]
+        protocol = self.spec.protocol
+        deployment = Deployment(
+            training=self.local,
+            clients=protocol.clients,
+            aggregation=protocol.aggregation,
+            sees_each_update=sees_each_update(self.threat, protocol.aggregation),
+        )
+        _check_order(self.spec.defenses)
+        return [_defense(d, seed, deployment) for d in self.spec.defenses]
 
     def draw(self, seed: int) -> tuple[Callable[[int], Sequence[Batch]], Batch | None]:
         """Each round's client batches, and the public examples, which no client holds."""
@@ -146,11 +156,42 @@ def _attacks(spec: AuditSpec, threat: ThreatModel) -> list[tuple[AttackRef, Atta
     return attacks
 
 
-def _defense(wanted: DefenseSpec, seed: int) -> Defense:
-    factory = lookup(DEFENSES, wanted.name, "defense")
-    own_seed = {"seed": seed} if "seed" in inspect.signature(factory).parameters else {}
-    defense: Defense = construct(factory, {**own_seed, **wanted.options}, f"defense '{wanted.name}'")
+def _defense(wanted: DefenseSpec, seed: int, deployment: Deployment) -> Defense:
+    entry = lookup(DEFENSES, wanted.name, "defense")
+    what = f"defense '{wanted.name}'"
+    for name in wanted.options:
+        if name not in entry.settings:
+            raise SpecError(unknown(f"setting of {what}", name, entry.settings))
+    build = partial(entry.build, **entry.bound(seed=seed, deployment=deployment))
+    defense: Defense = construct(build, wanted.options, what)
     return defense
+
+
+def _check_order(wanted: Sequence[DefenseSpec]) -> None:
+    for named in wanted:
+        lookup(DEFENSES, named.name, "defense")
+    for outer in wanted[:-1]:
+        if DEFENSES[outer.name].replaces_training:
+            raise SpecError(
+                f"defense '{outer.name}' does the local training itself, so whatever is listed after it "
+                "would be skipped: list it last."
+            )
+        if DEFENSES[outer.name].reads_data and DEFENSES[wanted[-1].name].replaces_training:
+            raise SpecError(
+                f"defense '{outer.name}' uses the private examples outside of '{wanted[-1].name}', whose "
+                "epsilon would no longer hold: keep one of the two."
+            )
+
+
+def with_budget(spec: AuditSpec, seconds: float) -> AuditSpec:
+    """The same audit, with a time limit for every attack that knows the setting `budget` and has none."""
+    limited = [
+        a.model_copy(update={"options": {"budget": seconds, **a.options}})
+        if "budget" in inspect.signature(lookup(ATTACKS, a.name, "attack")).parameters
+        else a
+        for a in spec.attacks
+    ]
+    return spec.model_copy(update={"attacks": tuple(limited)})
 
 
 def construct(factory: Callable[..., Any], options: Mapping[str, Any], what: str) -> Any:

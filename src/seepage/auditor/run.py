@@ -16,6 +16,7 @@ import torch
 from seepage.attacks import Attack
 from seepage.attacks.prior_only import PriorOnly
 from seepage.auditor.cost import measure
+from seepage.auditor.live import OnStep, watching
 from seepage.auditor.prepare import Prepared, prepare
 from seepage.auditor.scoring import Scored, score
 from seepage.auditor.spec import AuditSpec
@@ -66,6 +67,7 @@ def run_audit(
     data: Any = None,
     out: Path | str | None = None,
     on_cell: OnCell | None = None,
+    on_step: OnStep | None = None,
 ) -> AuditLog:
     """Run what is not already in the run's folder and return the log. Ctrl-C leaves what is finished."""
     prepared = prepare(spec, model=model, data=data)
@@ -76,7 +78,9 @@ def run_audit(
         if on_cell is not None:
             on_cell(cell, number, len(planned))
         if not folder.has_cell(cell):
-            _write(folder, *run_cell(prepared, ref, seed), prepared.dataset.spec)
+            with watching(folder.picture_file(f"{cell}.live"), prepared.dataset.spec, on_step):
+                result = run_cell(prepared, ref, seed)
+            _write(folder, *result, prepared.dataset.spec)
     if on_cell is not None:
         on_cell("", len(planned), len(planned))
     return AuditLog.read(folder.path)
