@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from seepage.attacks import ATTACKS
-from seepage.defenses import DEFENSES
+from seepage.defenses import DEFENSES, DefenseEntry
 from seepage.detectors import DETECTORS
 from seepage.federation import THREATS
 from seepage.metrics import METRICS
@@ -36,7 +36,8 @@ def catalogue() -> dict[str, list[Entry]]:
             _entry(t.name, t.description, ", ".join(sorted(t.grants)), "grants") for t in THREATS.values()
         ],
         "defenses": [
-            _entry(name, _first_line(build), _settings(build), "settings") for name, build in DEFENSES.items()
+            _entry(name, f"{d.description} {_standing(d)}", _settings(d.settings), "settings")
+            for name, d in DEFENSES.items()
         ],
         "detectors": [_entry(name, _first_line(build)) for name, build in DETECTORS.items()],
         "metrics": [_entry(m.name, m.description, m.note) for m in METRICS.values()],
@@ -56,8 +57,12 @@ def _first_line(documented: Callable[..., Any]) -> str:
     return (inspect.getdoc(documented) or "").split("\n")[0]
 
 
-def _settings(build: Callable[..., Any]) -> str:
-    return ", ".join(f"{p.name}={p.default}" for p in inspect.signature(build).parameters.values())
+def _standing(defense: DefenseEntry) -> str:
+    return f"Runs at the {defense.runs_at}, trusts {defense.trusts}; {defense.guarantee}."
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={default}" for name, default in settings.items())
 
 
 def print_catalogue(console: Console | None = None) -> None:

@@ -27,7 +27,7 @@ def sending(**tensors: torch.Tensor) -> LocalStep:
 
 @pytest.mark.parametrize("name", ["clipping", "gaussian_noise"])
 def test_the_registry_builds_with_defaults(name) -> None:
-    sent = DEFENSES[name]()(BROADCAST, BATCH, sending(w=torch.ones(2)))
+    sent = DEFENSES[name].build()(BROADCAST, BATCH, sending(w=torch.ones(2)))
     assert sent.tensors["w"].shape == (2,)
 
 

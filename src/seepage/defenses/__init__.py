@@ -1,14 +1,11 @@
-"""Defenses, one file each: wrappers round a client's local step. The first one listed is outermost."""
+"""Defenses, one file each: wrappers round a client's local step. The first one listed is outermost.
 
-from collections.abc import Callable
+What an operator changes in the protocol instead (larger batches, local averaging, secure sums, the median) is
+no wrapper: these are settings of the protocol.
+"""
 
-from seepage.defenses.clipping import clipping
-from seepage.defenses.gaussian_noise import gaussian_noise
-from seepage.types import Defense
+from seepage.defenses.accounting import epsilon, uses_per_round
+from seepage.defenses.catalogue import DEFENSES
+from seepage.defenses.entry import DefenseEntry, Deployment
 
-DEFENSES: dict[str, Callable[..., Defense]] = {
-    "clipping": clipping,
-    "gaussian_noise": gaussian_noise,
-}
-
-__all__ = ["DEFENSES"]
+__all__ = ["DEFENSES", "DefenseEntry", "Deployment", "epsilon", "uses_per_round"]

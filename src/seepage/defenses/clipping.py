@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
 
@@ -20,13 +22,23 @@ def clipping(*, norm: float = 1.0) -> Defense:
     >>> bool(torch.cat([t.flatten() for t in sent.tensors.values()]).norm() <= 0.1 + 1e-6)
     True
     """
-    if not norm > 0:
-        raise ValueError(f"norm must be positive, not {norm}")
+    check_norm("norm", norm)
 
     def clip(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:
         update = next_step(broadcast, batch)
-        total = torch.stack([t.norm() for t in update.tensors.values()]).norm()
-        factor = (norm / total).clamp(max=1.0)
-        return replace(update, tensors={name: t * factor for name, t in update.tensors.items()})
+        return replace(update, tensors=clip_together(update.tensors, norm))
 
     return clip
+
+
+def clip_together(tensors: Mapping[str, Tensor], norm: float) -> dict[str, Tensor]:
+    """All tensors times one factor, so that together their norm is at most `norm`."""
+    total = torch.stack([t.norm() for t in tensors.values()]).norm()
+    factor = (norm / total).clamp(max=1.0)
+    return {name: t * factor for name, t in tensors.items()}
+
+
+def check_norm(name: str, norm: float) -> None:
+    """A bound must bound something."""
+    if not norm > 0:
+        raise ValueError(f"{name} must be positive, not {norm}")

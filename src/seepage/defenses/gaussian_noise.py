@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
 
@@ -13,18 +15,28 @@ from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
 def gaussian_noise(*, sigma: float = 0.01, seed: int = 0) -> Defense:
     """Client: add N(0, sigma^2) to every coordinate. Without clipping it gives no differential privacy.
 
-    Put `clipping` inside it (after it in the list) to bound what the noise has to hide.
+    Put `clipping` inside it (after it in the list) to bound what the noise has to hide: with c = 1 these are
+    the noise scales of Boenisch et al., Figure 4b.
     """
-    if not 0 <= sigma < math.inf:
-        raise ValueError(f"sigma must be zero or positive and finite, not {sigma}")
+    check_sigma(sigma)
     generator = torch.Generator().manual_seed(seed)
 
-    def add_noise(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:
+    def noise(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:
         update = next_step(broadcast, batch)
-        noisy = {
-            name: t + sigma * torch.randn(t.shape, generator=generator, dtype=t.dtype).to(t.device)
-            for name, t in update.tensors.items()
-        }
-        return replace(update, tensors=noisy)
+        return replace(update, tensors=add_noise(update.tensors, sigma, generator))
 
-    return add_noise
+    return noise
+
+
+def add_noise(tensors: Mapping[str, Tensor], std: float, generator: torch.Generator) -> dict[str, Tensor]:
+    """Drawn on the CPU, so that one seed gives the same noise on every device."""
+    return {
+        name: t + std * torch.randn(t.shape, generator=generator, dtype=t.dtype).to(t.device)
+        for name, t in tensors.items()
+    }
+
+
+def check_sigma(sigma: float) -> None:
+    """Zero means no noise; anything that is not a finite scale is a mistake."""
+    if not 0 <= sigma < math.inf:
+        raise ValueError(f"sigma must be zero or positive and finite, not {sigma}")

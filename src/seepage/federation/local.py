@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -12,6 +12,9 @@ from torch.func import functional_call
 from seepage.errors import DataError
 from seepage.federation.losses import LOSSES, loss_name
 from seepage.types import Batch, Broadcast, Defense, LocalStep, LocalTraining, Update, UpdateKind
+
+Gradients = Callable[[nn.Module, dict[str, Tensor], dict[str, Tensor], Batch, str], Sequence[Tensor | None]]
+"""(model, parameters, buffers, mini-batch, loss) to one gradient a parameter: what one local step uses."""
 
 
 @contextmanager
@@ -51,7 +54,8 @@ def local_batches(num_examples: int, training: LocalTraining) -> list[Tensor]:
     return batches[: training.num_steps(num_examples)]
 
 
-def _forward_loss(model: nn.Module, tensors: dict[str, Tensor], batch: Batch, loss: str) -> Tensor:
+def forward_loss(model: nn.Module, tensors: dict[str, Tensor], batch: Batch, loss: str) -> Tensor:
+    """The loss of a batch under these parameters and buffers."""
     try:
         logits = functional_call(model, tensors, (batch.inputs,))
     except ValueError as error:
@@ -64,16 +68,20 @@ def _forward_loss(model: nn.Module, tensors: dict[str, Tensor], batch: Batch, lo
     return LOSSES[loss_name(loss, logits.shape[-1])](logits, batch.labels)
 
 
-def _gradients(
+def batch_gradients(
     model: nn.Module, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, loss: str
 ) -> tuple[Tensor | None, ...]:
     """One gradient a parameter; None for one that the loss does not reach, as in `Tensor.grad`."""
-    value = _forward_loss(model, {**parameters, **buffers}, batch, loss)
+    value = forward_loss(model, {**parameters, **buffers}, batch, loss)
     return torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
 
 
-def local_update(broadcast: Broadcast, batch: Batch, training: LocalTraining) -> Update:
+def local_update(
+    broadcast: Broadcast, batch: Batch, training: LocalTraining, *, gradients: Gradients = batch_gradients
+) -> Update:
     """Train as the protocol says and return what the client sends.
+
+    gradients: what each local step uses in place of the plain gradient of the batch (DP-SGD).
 
     >>> model = nn.Linear(3, 2)
     >>> batch = Batch(torch.rand(4, 3), torch.tensor([0, 1, 1, 0]))
@@ -93,14 +101,14 @@ def local_update(broadcast: Broadcast, batch: Batch, training: LocalTraining) ->
     with training_mode(model, training.batch_norm == "train"):
         if training.algorithm == "fedsgd":
             parameters: dict[str, Tensor] = dict(received)
-            grads = _gradients(model, parameters, buffers, batch, training.loss)
+            grads = gradients(model, parameters, buffers, batch, training.loss)
             tensors = {
                 name: torch.zeros_like(p) if grad is None else grad
                 for (name, p), grad in zip(received.items(), grads, strict=True)
             }
             kind = UpdateKind.GRADIENT
         else:
-            tensors = _delta(model, received, buffers, batch, training)
+            tensors = _delta(model, received, buffers, batch, training, gradients)
             kind = UpdateKind.DELTA
     return Update(
         kind=kind,
@@ -116,6 +124,7 @@ def _delta(
     buffers: dict[str, Tensor],
     batch: Batch,
     training: LocalTraining,
+    gradients: Gradients,
 ) -> dict[str, Tensor]:
     """Several local SGD steps; new weights minus received ones."""
     local = {name: p.detach().clone().requires_grad_() for name, p in received.items()}
@@ -124,7 +133,7 @@ def _delta(
     )
     for index in local_batches(len(batch), training):
         step = batch.select(index.to(batch.labels.device))
-        grads = _gradients(model, dict(local), buffers, step, training.loss)
+        grads = gradients(model, dict(local), buffers, step, training.loss)
         for parameter, grad in zip(local.values(), grads, strict=True):
             parameter.grad = grad  # None makes SGD skip it: zeros would let weight decay shrink it
         optimiser.step()

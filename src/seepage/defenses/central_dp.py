@@ -1,0 +1,62 @@
+"""Central differential privacy: clients clip, and the server is trusted to add the noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from seepage.defenses.clipping import check_norm, clip_together
+from seepage.defenses.entry import Deployment
+from seepage.defenses.gaussian_noise import add_noise, check_sigma
+from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
+
+
+def central_dp(
+    *,
+    norm: float = 1.0,
+    sigma: float = 1.0,
+    server_honest: bool = False,
+    seed: int = 0,
+    deployment: Deployment | None = None,
+) -> Defense:
+    """Server: clients clip, the server adds noise to the aggregate - or, if dishonest, leaves it out.
+
+    server_honest = false: what a server sees that omits the noise; only the clipping is left of the defense
+    (Boenisch et al. 2021, Section 9.1). true: what everybody else sees of an honest server's aggregate, the
+    mean over the clients plus N(0, (sigma norm / clients)^2). Privacy is for whole clients; epsilon is
+    `accounting.epsilon` with one step a round and the share of clients drawn a round as sampling rate.
+
+    The honest noise is put on in equal shares, one a client: the mean has the distribution it would have if
+    the server drew it (clients have equally many examples in an audit).
+    """
+    check_norm("norm", norm)
+    if server_honest and norm == math.inf:
+        raise ValueError("norm must be finite: without a bound no amount of noise hides a client")
+    check_sigma(sigma)
+    around = deployment or Deployment()
+    if server_honest:
+        _refuse_single_updates(around)
+    share = sigma * norm / math.sqrt(around.clients) if server_honest else 0.0
+    generator = torch.Generator().manual_seed(seed)
+
+    def clip_then_noise(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:
+        update = next_step(broadcast, batch)
+        tensors = clip_together(update.tensors, norm)
+        if share > 0:
+            tensors = add_noise(tensors, share, generator)
+        return replace(update, tensors=tensors)
+
+    return clip_then_noise
+
+
+def _refuse_single_updates(around: Deployment) -> None:
+    """Noise that is added to an aggregate is in no single update, and a median would average it away."""
+    if around.clients > 1 and around.sees_each_update:
+        raise ValueError(
+            "an honest server's noise is in the aggregate only, but here somebody sees each client's update: "
+            "set aggregation = 'mean' with a threat model that sees aggregates only, or server_honest = false"
+        )
+    if around.aggregation == "median":
+        raise ValueError("the noise is calibrated for a mean, not for aggregation = 'median': use 'mean'")
