@@ -5,6 +5,7 @@ from collections.abc import Callable
 from seepage.attacks.analytic_extraction import analytic_extraction
 from seepage.attacks.base import Attack, PerUpdateAttack
 from seepage.attacks.deep_leakage import deep_leakage, idlg
+from seepage.attacks.exact_extraction import exact_extraction
 from seepage.attacks.imprint import imprint
 from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.prior_only import prior_only
@@ -17,6 +18,7 @@ from seepage.attacks.trap_weights import trap_weights
 ATTACKS: dict[str, Callable[..., Attack]] = {
     "prior_only": prior_only,
     "analytic_extraction": analytic_extraction,
+    "exact_extraction": exact_extraction,
     "deep_leakage": deep_leakage,
     "idlg": idlg,
     "inverting_gradients": inverting_gradients,

@@ -124,7 +124,9 @@ class ClassFishing(Fishing):
         if reading.weight is None:
             return self._without_bias(exchange, known, head, reading, source)
         size = -reading.weight
-        if abs(size - round(size)) > WHOLE:
+        counts = self._counts(exchange, known, head)
+        # All classes' counts, not only this one's: an update clipped to almost nothing reads as none of it.
+        if float((counts - counts.round()).abs().max()) > WHOLE:
             return (
                 [],
                 0,

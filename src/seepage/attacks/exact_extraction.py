@@ -10,7 +10,7 @@ Passive: no weight is changed. The crafting attacks use `peel` as their reader.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +90,9 @@ def peel(
     _check(layer)
     model = exchange.broadcast.model
     gradient = layer_gradient(exchange, known, layer)
-    code = choose_code(model, layer, known.input, decode=decode, seed=known.seed)
+    # The range of raw values says nothing about values that were normalised in a way nobody told.
+    spec = replace(known.input, value_range=None) if known.normalised else known.input
+    code = choose_code(model, layer, spec, decode=decode, seed=known.seed)
     peeling = Peeling(
         _residual(exchange, gradient, layer, code, known.seed),
         BackwardSignals(model, layer, known.input, loss=known.loss),

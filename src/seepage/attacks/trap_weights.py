@@ -46,6 +46,7 @@ class TrapCrafter:
     """Algorithm 1 at one layer, with the way to it cleared."""
 
     scale: float | None
+    scale_until: float | None
     sigma: float
     layer: str | None
     hidden: bool
@@ -68,8 +69,10 @@ class TrapCrafter:
         )
         tried = _trials(history, known, READERS[self.read]) if self._tunes_over_rounds(known) else ()
         scale, why = self._choose_scale(rows, placed, history, known, tried)
-        install(rows.scaled(scale), placed.module, placed.carried, Hiding(self.hidden, generator))
-        notes = (f"Trap weights with scale s = {scale:.4g} ({why}).", *([placed.note] if placed.note else []))
+        spread = rows.scaled(scale, self.scale_until)
+        install(spread, placed.module, placed.carried, Hiding(self.hidden, generator))
+        shown = f"{scale:.4g}" if self.scale_until is None else f"{scale:.4g} to {self.scale_until:.4g}"
+        notes = (f"Trap weights with scale s = {shown} ({why}).", *([placed.note] if placed.note else []))
         secret = Secret(layer=placed.layer.name, decode=placed.decode, scale=scale, tried=tried, notes=notes)
         return Bait(placed.model, secret)
 
@@ -124,6 +127,7 @@ def _trials(history: Sequence[Exchange], known: Knowledge, read: Reader) -> tupl
 def trap_weights(
     *,
     scale: float | None = None,
+    scale_until: float | None = None,
     sigma: float = 0.5,
     layer: str | None = None,
     hidden: bool = False,
@@ -138,6 +142,8 @@ def trap_weights(
 
     scale: s of Algorithm 1; by default tuned on auxiliary data if granted, else over `tuning_rounds` rounds
     (at most 8), else set from the number of input values.
+    scale_until: let s rise from `scale` to this over the rows (not in the paper; with "peel" it reaches dark
+    and flat examples that no single s does).
     sigma: spread of the weights.
     layer: dense layer to trap, by default the first; the input is passed through whatever lies before it.
     hidden: make the pass-through look random (Appendix B): permuted, random gains, random unused weights.
@@ -147,6 +153,10 @@ def trap_weights(
     """
     if scale is not None and not 0 < scale <= 1:
         raise SpecError(f"scale must lie in (0, 1], not {scale}: Algorithm 1 makes positive weights smaller.")
+    if scale_until is not None and (scale is None or not scale <= scale_until <= 1):
+        raise SpecError(
+            f"scale_until = {scale_until} needs a scale and must lie between it and 1, as in 0.95 and 0.99."
+        )
     if sigma <= 0:
         raise SpecError(f"sigma must be positive, not {sigma}.")
     if not 1 <= tuning_rounds <= _MOST_TUNING_ROUNDS:
@@ -154,6 +164,7 @@ def trap_weights(
     lookup(READERS, read, "reader")
     crafter = TrapCrafter(
         scale=scale,
+        scale_until=scale_until,
         sigma=sigma,
         layer=layer,
         hidden=hidden,

@@ -140,3 +140,11 @@ def test_tuning_over_rounds_closes_in_on_the_best_scale() -> None:
 def test_a_silent_example_gives_no_scale_but_the_default() -> None:
     rows = Rows(torch.tensor([[-1.0, 1.0]]), torch.zeros(1))
     assert scale_from_examples(rows, torch.zeros(3, 2), batch_size=3) == default_scale(1.5)
+
+
+def test_a_spread_scale_rises_evenly_over_the_rows() -> None:
+    rows = draw_trap_rows(5, 40, scale=1.0, sigma=0.5, generator=torch.Generator().manual_seed(0))
+    spread = rows.scaled(0.9, 0.98).weight
+    ratio = spread.clamp_min(0).sum(dim=1) / -spread.clamp_max(0).sum(dim=1)
+    assert torch.allclose(ratio, torch.tensor([0.90, 0.92, 0.94, 0.96, 0.98]), atol=1e-5)
+    assert torch.equal(rows.scaled(0.9).weight, rows.scaled(0.9, 0.9).weight)

@@ -68,8 +68,12 @@ class Sharpness:
 
     @property
     def rounding(self) -> float:
-        """Error of a sum of all scores, which is what an interval's sum is a difference of."""
-        return self.epsilon * self.scale * self.examples
+        """Error of a sum of all scores, which is what an interval's sum is a difference of.
+
+        Sums of features are rounded one by one, so their errors add up at random along w: this is several
+        standard deviations.
+        """
+        return self.epsilon * self.scale * self.examples / 4
 
     @property
     def nudge(self) -> float:

@@ -21,9 +21,14 @@ class Rows:
     weight: Tensor
     bias: Tensor
 
-    def scaled(self, scale: float) -> Rows:
-        """Positive weights times s: Algorithm 1, line 4, for rows drawn with s = 1."""
-        return Rows(torch.where(self.weight > 0, scale * self.weight, self.weight), self.bias)
+    def scaled(self, scale: float, until: float | None = None) -> Rows:
+        """Positive weights times s: Algorithm 1, line 4, for rows drawn with s = 1.
+
+        until: s rises evenly from `scale` to this over the rows. Dark and flat examples fire only rows with
+        a large s, which the others share; rows with a small s part those.
+        """
+        s = torch.linspace(scale, scale if until is None else until, len(self.weight)).unsqueeze(1)
+        return Rows(torch.where(self.weight > 0, s * self.weight, self.weight), self.bias)
 
 
 def draw_trap_rows(
