@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS, Attack
+from seepage.attacks.april import April
 from seepage.attacks.recursive_inversion import RecursiveInversion
 from seepage.federation import THREATS, Played, client, knowledge, play
 from seepage.types import (
@@ -27,6 +28,7 @@ from seepage.types import (
     Modality,
     Reconstruction,
 )
+from seepage.workloads.models.loading import build_model
 
 SPEC = InputSpec(modality=Modality.IMAGE, shape=(1, 6, 6), num_classes=3)
 QUICK: dict[str, dict[str, Any]] = {
@@ -75,6 +77,9 @@ def holds_an_example(tensor: Tensor, truth: Batch) -> bool:
 
 def _fitting(attack: Attack) -> tuple[nn.Module, int]:
     """A model and a number of examples that this attack can work on."""
+    if isinstance(attack, April):
+        first_block = {"norm_first_block": False, "residual_first_block": False}
+        return build_model("vit", SPEC, patch_size=3, dim=16, heads=2, **first_block), 1
     if isinstance(attack, RecursiveInversion):
         return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.Tanh(), nn.Linear(40, 3)), 1
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3)), 2

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from seepage.attacks.analytic_extraction import analytic_extraction
+from seepage.attacks.april import april
 from seepage.attacks.base import Attack, PerUpdateAttack
 from seepage.attacks.deep_leakage import deep_leakage, idlg
 from seepage.attacks.exact_extraction import exact_extraction
@@ -25,6 +26,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "see_through_gradients": see_through_gradients,
     "tag": tag,
     "recursive_inversion": recursive_inversion,
+    "april": april,
     "trap_weights": trap_weights,
     "quantile_traps": quantile_traps,
     "imprint": imprint,

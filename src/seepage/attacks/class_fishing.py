@@ -131,8 +131,8 @@ class ClassFishing(Fishing):
                 [],
                 0,
                 [
-                    f"Class {target}: the caught examples count {size:.3f}, which is no whole number, so a "
-                    "defense changed the update or alpha is too small for these features; nothing was fished."
+                    f"Class {target}: the class counts that the update shows are no whole numbers (this one: "
+                    f"{size:.3f}), so a defense changed it or alpha is too small; nothing was fished."
                 ],
             )
         if round(size) == 0:

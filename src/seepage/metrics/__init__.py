@@ -11,10 +11,12 @@ from seepage.metrics.image import PSNR_CAP, lpips, lpips_available, mse, psnr, s
 from seepage.metrics.labels import exact_label_multiset, label_multiset_accuracy
 from seepage.metrics.leakage import ExtractionScores, extraction_scores
 from seepage.metrics.matching import Assignment, assign, nearest_candidate, nearest_truth
+from seepage.metrics.registered import maximum_and_mean, registered_psnr, registered_psnr_available
 from seepage.metrics.scales import column_spread, data_range, error_unit
 from seepage.metrics.scoring import score_examples
 from seepage.metrics.tabular import exact_rate, rmse
 from seepage.metrics.text import bag_of_words_recall, rouge_l, token_accuracy
+from seepage.metrics.wavelet import cw_ssim, cw_ssim_available, wavelet_scales
 
 __all__ = [
     "EXACT_TOLERANCE",
@@ -27,6 +29,8 @@ __all__ = [
     "bag_of_words_recall",
     "column_spread",
     "cosine",
+    "cw_ssim",
+    "cw_ssim_available",
     "data_range",
     "error_unit",
     "exact_label_multiset",
@@ -36,14 +40,18 @@ __all__ = [
     "label_multiset_accuracy",
     "lpips",
     "lpips_available",
+    "maximum_and_mean",
     "mse",
     "nearest_candidate",
     "nearest_truth",
     "psnr",
+    "registered_psnr",
+    "registered_psnr_available",
     "relative_error",
     "rmse",
     "rouge_l",
     "score_examples",
     "ssim",
     "token_accuracy",
+    "wavelet_scales",
 ]

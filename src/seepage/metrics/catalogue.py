@@ -7,6 +7,8 @@ from typing import Literal
 
 from seepage.metrics.exact import EXACT_TOLERANCE
 from seepage.metrics.image import PSNR_CAP, lpips_available
+from seepage.metrics.registered import registered_psnr_available
+from seepage.metrics.wavelet import SCALES, cw_ssim_available
 from seepage.types import Modality
 
 _ALL = frozenset(Modality)
@@ -55,6 +57,23 @@ _CATALOGUE = (
         "example",
         _IMAGE,
         note=lpips_available()[1],
+    ),
+    Metric(
+        "registered_psnr",
+        "PSNR after the picture was moved into place (Wen et al. 2022), never below PSNR; only on request.",
+        True,
+        "example",
+        _IMAGE,
+        "dB",
+        note=registered_psnr_available()[1],
+    ),
+    Metric(
+        "cw_ssim",
+        f"Complex-wavelet SSIM, blind to small shifts and to brightness, {SCALES} scales; only on request.",
+        True,
+        "example",
+        _IMAGE,
+        note=cw_ssim_available()[1],
     ),
     Metric("token_accuracy", "Fraction of the words that stand at their position.", True, "example", _TEXT),
     Metric("rouge_l", "ROUGE-L F-measure: words found in their order.", True, "example", _TEXT),
