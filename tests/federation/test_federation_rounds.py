@@ -283,3 +283,14 @@ def test_train_mode_statistics_reach_the_next_round_averaged() -> None:
     sent = dict(played.exchanges[-1].broadcast.model.named_buffers())
     assert all(torch.equal(sent[name], expected[name]) for name in expected)
     assert not torch.equal(sent["1.running_mean"], model[1].running_mean)
+
+
+def test_a_client_that_does_not_take_part_cannot_be_addressed() -> None:
+    with pytest.raises(DataError, match="addresses client 7, but only 2 take part"):
+        play(
+            lambda model, history: Crafted(model, clients=(7,)),
+            net(),
+            lambda _: clients_with(2, 3),
+            step=client(LocalTraining()),
+            threat=ALL,
+        )

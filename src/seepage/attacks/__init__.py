@@ -5,8 +5,12 @@ from collections.abc import Callable
 from seepage.attacks.analytic_extraction import analytic_extraction
 from seepage.attacks.april import april
 from seepage.attacks.base import Attack, PerUpdateAttack
+from seepage.attacks.binary_fishing import binary_fishing, one_shot_binary_fishing
+from seepage.attacks.class_fishing import class_fishing
+from seepage.attacks.cross_device_fishing import cross_device_fishing
 from seepage.attacks.deep_leakage import deep_leakage, idlg
 from seepage.attacks.exact_extraction import exact_extraction
+from seepage.attacks.feature_fishing import feature_fishing
 from seepage.attacks.imprint import imprint
 from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.prior_only import prior_only
@@ -30,6 +34,11 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "trap_weights": trap_weights,
     "quantile_traps": quantile_traps,
     "imprint": imprint,
+    "class_fishing": class_fishing,
+    "feature_fishing": feature_fishing,
+    "one_shot_binary_fishing": one_shot_binary_fishing,
+    "binary_fishing": binary_fishing,
+    "cross_device_fishing": cross_device_fishing,
 }
 
 __all__ = ["ATTACKS", "Attack", "PerUpdateAttack"]

@@ -75,6 +75,11 @@ def play(
             raise NotApplicable(missing_grants(frozenset({Grant.TARGET_CLIENT}), threat, aggregation))
         batches = data(number)
         selected = range(len(batches)) if crafted.clients is None else crafted.clients
+        if absent := [c for c in selected if not 0 <= c < len(batches)]:
+            raise DataError(
+                f"the server addresses client {absent[0]}, but only {len(batches)} take part: raise the "
+                "protocol's number of clients, or address others."
+            )
         broadcast = Broadcast(crafted.model, number)
         updates = {c: step(broadcast, batches[c]) for c in selected}
         for c in selected:
