@@ -193,6 +193,7 @@ def _score(
         prepared.dataset.spec,
         guesses=guesses,
         public=public,
+        honest=prepared.model(seed),
         tolerance=prepared.spec.exact_tolerance,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from seepage.auditor.traits import example_traits
 from seepage.errors import ModelError
 from seepage.federation import Played, training_mode
 from seepage.log import Example
@@ -44,6 +45,7 @@ def score(
     *,
     guesses: Reconstruction,
     public: Batch | None,
+    honest: nn.Module,
     tolerance: float,
 ) -> Scored:
     """Score `result`, and beside it `guesses`: what the baseline says about the same examples."""
@@ -67,7 +69,16 @@ def score(
     right = _exact_candidates(candidates, truth, unit, tolerance) & claimed
     counts = torch.bincount(played.truth.labels.cpu(), minlength=spec.num_classes)
     return Scored(
-        examples=_examples(played, spec, scores, beside, matched, claimed, result.space),
+        examples=_examples(
+            played,
+            spec,
+            scores,
+            beside,
+            matched,
+            claimed,
+            result.space,
+            example_traits(played.truth, public, honest, spec),
+        ),
         batch_scores=_batch_scores(result, candidates, truth, counts, unit, tolerance),
         claims=int(claimed.sum()),
         claims_right=int(right.sum()),
@@ -192,6 +203,7 @@ def _examples(
     matched: _Matched,
     claimed: Tensor,
     space: str,
+    traits: dict[str, Tensor],
 ) -> tuple[Example, ...]:
     as_text = space == INPUT_SPACE and spec.modality is Modality.TEXT
     return tuple(
@@ -203,6 +215,7 @@ def _examples(
             scores={name: float(values[i]) for name, values in scores.items()},
             baseline={name: float(values[i]) for name, values in beside.items()},
             claimed=bool(matched.recovered[i]) and bool(claimed[matched.candidate[i]]),
+            traits={name: float(values[i]) for name, values in traits.items()},
             truth_text=read_text(played.truth.inputs[i], spec) if as_text else None,
             reconstruction_text=read_text(matched.values[i], spec)
             if as_text and matched.recovered[i]

@@ -1,5 +1,6 @@
 """The versioned record of a run: written by the auditor as results come, read by reports and nothing else."""
 
+from seepage.log.impact import Association, ClassLeakage, associations, by_class
 from seepage.log.intervals import Interval, bootstrap
 from seepage.log.record import (
     BASELINE,
@@ -19,10 +20,12 @@ from seepage.log.summary import AttackSummary, summarise
 __all__ = [
     "BASELINE",
     "SCHEMA_VERSION",
+    "Association",
     "AttackRef",
     "AttackSummary",
     "AuditLog",
     "Cell",
+    "ClassLeakage",
     "Cost",
     "Example",
     "Header",
@@ -30,7 +33,9 @@ __all__ = [
     "Interval",
     "RunFolder",
     "ThreatRecord",
+    "associations",
     "bootstrap",
+    "by_class",
     "cell_id",
     "summarise",
     "write_atomically",

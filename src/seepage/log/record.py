@@ -128,6 +128,8 @@ class Example(Record):
     baseline: dict[str, float] = Field(default_factory=dict)
     """The same metrics for the best guess that used no update (in a layer's space: the mean feature)."""
     claimed: bool = False
+    traits: dict[str, float] = Field(default_factory=dict)
+    """What sets it apart: its loss under the honest model, its distance from the mean of its class."""
     truth_text: str | None = None
     reconstruction_text: str | None = None
 

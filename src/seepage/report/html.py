@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from seepage.log import BASELINE, AttackSummary, AuditLog, Cell, summarise, write_atomically
 from seepage.report.gallery import Gallery, build_galleries
+from seepage.report.impact import Impact, build_impact
 from seepage.report.measures import main_measure, measure
 from seepage.report.spread import Spread, build_spread
 from seepage.report.table import STATUS, Figure, build_table, figure
@@ -36,6 +37,7 @@ class Section:
     galleries: tuple[Gallery, ...]
     seeds_left: int
     spread: Spread | None
+    impact: Impact | None
     labels: tuple[tuple[str, int, int], ...]
     """Classes with the number of examples inferred and true, summed over seeds."""
 
@@ -108,6 +110,7 @@ def build_section(log: AuditLog, summary: AttackSummary) -> Section:
         galleries=galleries,
         seeds_left=seeds_left,
         spread=build_spread(log.header, cells),
+        impact=build_impact(log.header, cells),
         labels=_labels(log, cells),
     )
 
