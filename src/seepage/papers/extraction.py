@@ -1,4 +1,4 @@
-"""What the tables on passive extraction share: finding the data, and one extraction with its scores."""
+"""What the tables on extraction share: finding the data, and one extraction with its scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seepage.errors import DataError
 from seepage.federation import local_update
 from seepage.metrics import extraction_scores
 from seepage.papers.table import Column
-from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining
+from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Reconstruction
 from seepage.workloads.data import Dataset, load_data
 
 COLUMNS = (
@@ -70,10 +70,13 @@ def passive_extraction(model: nn.Module, batch: Batch, spec: InputSpec) -> dict[
     seen = Exchange(broadcast=broadcast, update=update, clients=(0,))
     check_update(seen)  # a diverged training is an error, not a leak of zero
     layer = choose_layer(model, spec, None)
-    found = read_layer(seen, Knowledge(input=spec), layer, rows_only=True)
+    return scores_of(read_layer(seen, Knowledge(input=spec), layer, rows_only=True), batch, spec)
+
+
+def scores_of(found: Reconstruction, batch: Batch, spec: InputSpec) -> dict[str, float]:
+    """Section 8.1's scores of what was read from the gradient rows."""
     assert found.rows is not None
-    assert spec.value_range is not None
-    low, high = spec.value_range
+    low, high = spec.value_range or (0.0, 1.0)  # texts have none: they match or not
     scores = extraction_scores(
         found.values, found.support, found.rows, spec.to_raw(batch.inputs), data_range=high - low
     )
