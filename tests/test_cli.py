@@ -263,3 +263,46 @@ def test_a_budget_limits_the_steps_of_a_search(user: Path) -> None:
     cell = json.loads(next((user / "run" / "cells").glob("inverting*.json")).read_text())
     assert cell["status"] == "done" and cell["cost"]["seconds"] < 30
     assert not list((user / "run" / "pictures").glob("*live*"))
+
+
+def test_guard_tells_a_trap_from_an_honest_model(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from seepage.attacks import ATTACKS
+    from seepage.types import InputSpec, Knowledge, Modality
+
+    sys.path.insert(0, str(user))
+    try:
+        from mine_models import build  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(user))
+    torch.manual_seed(0)
+    honest = build()
+    known = Knowledge(input=InputSpec(modality=Modality.IMAGE, shape=(1, 4, 4), num_classes=3))
+    crafted = ATTACKS["trap_weights"](scale=0.8).craft(honest, (), known)
+    assert crafted is not None
+    save_file(honest.state_dict(), user / "honest.safetensors")
+    save_file(crafted.model.state_dict(), user / "trap.safetensors")
+    assert run("guard", "honest.safetensors") == 0
+    assert "clean" in capsys.readouterr().out.lower()
+    assert run("guard", "trap.safetensors", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == "trap"
+    (user / "junk.pt").write_bytes(b"not a model")
+    assert run("guard", "junk.pt") == 2
+    assert run("guard", "gone.safetensors") == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_client_that_refuses_traps_leaks_nothing_to_them(user: Path) -> None:
+    file = spec(
+        user,
+        threat='"malicious_server"',
+        attacks='["analytic_extraction", {name = "trap_weights", scale = 0.8}]',
+        defenses='["refuse_traps"]',
+    )
+    assert run("audit", file, "--out", "run") == 0
+    cells = {
+        c["attack"]["name"]: c
+        for c in (json.loads(f.read_text()) for f in (user / "run/cells").glob("*.json"))
+    }
+    assert cells["analytic_extraction"]["status"] == "done"
+    assert cells["trap_weights"]["status"] == "not_applicable"
+    assert "refused to train" in cells["trap_weights"]["reason"]

@@ -5,6 +5,8 @@
     log.summary()
     log.to_html("report.html")
 
+    print(seepage.guard(received_model).text())     # on the client's side: is this model a trap?
+
 Names are imported when they are first used, so that `seepage --help` need not wait for torch.
 """
 
@@ -12,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from seepage.api import AuditResult, audit, open_log
+    from seepage.guardian import GuardReport, guard, guard_file
 
 __version__ = "0.1.0"
-__all__ = ["AuditResult", "__version__", "audit", "open_log"]
+__all__ = ["AuditResult", "GuardReport", "__version__", "audit", "guard", "guard_file", "open_log"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +25,8 @@ def __getattr__(name: str) -> Any:
         from seepage import api
 
         return getattr(api, name)
+    if name in {"GuardReport", "guard", "guard_file"}:
+        from seepage import guardian
+
+        return getattr(guardian, name)
     raise AttributeError(f"module 'seepage' has no attribute '{name}'")

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from seepage.attacks import ATTACKS
-from seepage.defenses import DEFENSES, DefenseEntry
+from seepage.defenses import DefenseEntry
 from seepage.detectors import DETECTORS
 from seepage.federation import THREATS
+from seepage.guardian import ALL_DEFENSES
 from seepage.metrics import METRICS
 from seepage.papers import PAPERS
 from seepage.workloads.data import DATASETS
@@ -37,7 +38,7 @@ def catalogue() -> dict[str, list[Entry]]:
         ],
         "defenses": [
             _entry(name, f"{d.description} {_standing(d)}", _settings(d.settings), "settings")
-            for name, d in DEFENSES.items()
+            for name, d in ALL_DEFENSES.items()
         ],
         "detectors": [_entry(name, _first_line(build)) for name, build in DETECTORS.items()],
         "metrics": [_entry(m.name, m.description, m.note) for m in METRICS.values()],

@@ -121,6 +121,31 @@ def report(
 
 
 @app.command()
+def guard(
+    weights: Annotated[Path, typer.Argument(help="Received weights: .safetensors, .pt or TorchScript.")],
+    previous: Annotated[Path | None, typer.Option(help="Weights of an earlier round.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model the weights belong to (name or package.module:function).")
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option(help="Public data (name or path) to run it on; needs --model.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Client side: is this received model a trap?
+
+    Exit code 0: clean. 1: suspicious or trap. 2: could not be checked.
+    """
+    from seepage.guardian import guard_file
+    from seepage.types import Verdict
+
+    found = guard_file(weights, previous=previous, builder=model, sample=sample)
+    print(json.dumps(found.to_dict(), indent=2) if as_json else found.text())
+    if found.verdict is not Verdict.CLEAN:
+        raise typer.Exit(LEAKED)
+
+
+@app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(help="A published table, e.g. boenisch2021/table2.")],
     seeds: Annotated[

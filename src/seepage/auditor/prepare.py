@@ -14,10 +14,11 @@ from torch import nn
 
 from seepage.attacks import ATTACKS, Attack
 from seepage.auditor.spec import AuditSpec, DefenseSpec, ProtocolSpec
-from seepage.defenses import DEFENSES, Deployment
+from seepage.defenses import Deployment
 from seepage.errors import SpecError
 from seepage.federation import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
 from seepage.federation.threat import sees_each_update
+from seepage.guardian import ALL_DEFENSES
 from seepage.log import BASELINE, AttackRef
 from seepage.metrics import METRICS
 from seepage.registry import lookup, unknown
@@ -157,7 +158,7 @@ def _attacks(spec: AuditSpec, threat: ThreatModel) -> list[tuple[AttackRef, Atta
 
 
 def _defense(wanted: DefenseSpec, seed: int, deployment: Deployment) -> Defense:
-    entry = lookup(DEFENSES, wanted.name, "defense")
+    entry = lookup(ALL_DEFENSES, wanted.name, "defense")
     what = f"defense '{wanted.name}'"
     for name in wanted.options:
         if name not in entry.settings:
@@ -169,14 +170,14 @@ def _defense(wanted: DefenseSpec, seed: int, deployment: Deployment) -> Defense:
 
 def _check_order(wanted: Sequence[DefenseSpec]) -> None:
     for named in wanted:
-        lookup(DEFENSES, named.name, "defense")
+        lookup(ALL_DEFENSES, named.name, "defense")
     for outer in wanted[:-1]:
-        if DEFENSES[outer.name].replaces_training:
+        if ALL_DEFENSES[outer.name].replaces_training:
             raise SpecError(
                 f"defense '{outer.name}' does the local training itself, so whatever is listed after it "
                 "would be skipped: list it last."
             )
-        if DEFENSES[outer.name].reads_data and DEFENSES[wanted[-1].name].replaces_training:
+        if ALL_DEFENSES[outer.name].reads_data and ALL_DEFENSES[wanted[-1].name].replaces_training:
             raise SpecError(
                 f"defense '{outer.name}' uses the private examples outside of '{wanted[-1].name}', whose "
                 "epsilon would no longer hold: keep one of the two."

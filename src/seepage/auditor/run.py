@@ -80,13 +80,14 @@ def run_audit(
         if not folder.has_cell(cell):
             with watching(folder.picture_file(f"{cell}.live"), prepared.dataset.spec, on_step):
                 result = run_cell(prepared, ref, seed)
-            _write(folder, *result, prepared.dataset.spec)
+            write_result(folder, *result, prepared.dataset.spec)
     if on_cell is not None:
         on_cell("", len(planned), len(planned))
     return AuditLog.read(folder.path)
 
 
-def _write(folder: RunFolder, cell: Cell, scored: Scored | None, spec: InputSpec) -> None:
+def write_result(folder: RunFolder, cell: Cell, scored: Scored | None, spec: InputSpec) -> None:
+    """What `run_cell` returned, with its tensors and its picture."""
     if scored is None:
         folder.write_cell(cell, {}, None)
         return

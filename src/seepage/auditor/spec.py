@@ -136,14 +136,19 @@ def parse_spec(values: Mapping[str, Any], *, source: str = "the specification") 
     try:
         return AuditSpec.model_validate(dict(values))
     except ValidationError as error:
-        raise SpecError(f"{source}: {_sentence(error)}") from None
+        raise SpecError(f"{source}: {explain(error, AuditSpec)}") from None
 
 
 def read_spec(path: Path | str) -> AuditSpec:
     """Read a TOML file."""
+    return parse_spec(read_toml(path), source=f"'{Path(path).name}'")
+
+
+def read_toml(path: Path | str) -> dict[str, Any]:
+    """The tables of a TOML file, not yet checked."""
     file = Path(path)
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SpecError(
             f"'{file}' does not exist: write one with 'seepage init {file.name}', or check the path."
@@ -152,16 +157,15 @@ def read_spec(path: Path | str) -> AuditSpec:
         raise SpecError(f"'{file}' cannot be read ({error}): give a TOML text file.") from None
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"'{file}' is not valid TOML: {error}.") from None
-    return parse_spec(values, source=f"'{file.name}'")
 
 
-def _sentence(error: ValidationError) -> str:
+def explain(error: ValidationError, kind: type[BaseModel]) -> str:
     """The first problem, in words; how many others there are."""
     problems = error.errors()
     first = problems[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        text = unknown("key", where, _keys_beside(first["loc"]))
+        text = unknown("key", where, _keys_beside(first["loc"], kind))
     elif first["type"] == "missing":
         text = f"'{where}' is missing: every audit needs a model and data; 'seepage init' writes an example."
     else:
@@ -171,10 +175,10 @@ def _sentence(error: ValidationError) -> str:
     return text + (f" ({more} more problem{'s' if more > 1 else ''} after this one.)" if more else "")
 
 
-def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
+def _keys_beside(location: tuple[int | str, ...], kind: type[BaseModel]) -> list[str]:
     """Valid keys of the table in which an unknown key stood."""
-    tables: dict[str, type[BaseModel]] = {"protocol": ProtocolSpec, "threat": ThreatSpec}
-    if len(location) > 1 and location[0] in tables:
-        table = str(location[0])
-        return [f"{table}.{key}" for key in tables[table].model_fields]
-    return list(AuditSpec.model_fields)
+    table = kind.model_fields.get(str(location[0])) if len(location) > 1 else None
+    inner = table.annotation if table is not None else None
+    if isinstance(inner, type) and issubclass(inner, BaseModel):
+        return [f"{location[0]}.{key}" for key in inner.model_fields]
+    return list(kind.model_fields)

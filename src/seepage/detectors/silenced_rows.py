@@ -1,0 +1,34 @@
+"""Filters and neurons made to stay silent: nearly all weights of one sign.
+
+A pass-through has to mute what it does not use, by "negative input to the ReLU" (Boenisch et al. 2021,
+Section 7) or "mainly negative random values" (Appendix B, measure 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seepage.detectors.calibrated import Reading, most_striking, weight_detector
+from seepage.detectors.layers import WeightLayer, of_kind
+from seepage.types import Detector
+
+
+def silenced_rows() -> Detector:
+    """Weights: filters with weights of one sign, as a pass-through mutes the maps it does not use."""
+    return weight_detector("silenced_rows", measure)
+
+
+def measure(layers: Sequence[WeightLayer]) -> Reading:
+    readings = []
+    for layer in of_kind(layers, "dense", "conv", fan_in=9, rows=4):
+        signs = layer.rows.sign()
+        used = signs.abs().sum(dim=1).clamp_min(1)
+        excess = -signs.sum(dim=1) / used.sqrt()  # about N(0, 1) for weights of random sign
+        score = float(excess.clamp_min(0).square().mean().sqrt())
+        one_sided = int(((excess > 3) & (signs > 0).sum(dim=1).lt(0.2 * used)).sum())
+        words = (
+            f"{one_sided} of {len(signs)} rows of '{layer.name}' are almost all negative; the surplus is "
+            f"{score:.1f} standard deviations where random signs give 0.7"
+        )
+        readings.append(Reading(score=score, layer=layer.name, evidence=words))
+    return most_striking(readings, needs="layer of 9 or more inputs")

@@ -1,0 +1,62 @@
+"""Transmit-SNR: does the input arrive unaltered in front of a dense layer it should be far away from?
+
+Honest layers mix. For each of some input values the most correlated feature is sought: a pass-through,
+however hidden, has one with correlation 1 (Boenisch et al. 2021, Section 7 and Appendix B).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from seepage.detectors.calibrated import Reading, most_striking
+from seepage.detectors.harmless import Probe, behaviour_detector, recorded
+from seepage.errors import NotApplicable
+from seepage.types import Detector, InputSpec, Modality
+
+_BATCH = 96
+_VALUES = 48
+_LOW_SHARE = 0.25
+_MOST_CORRELATED = 1 - 1e-6
+
+
+def transmission(*, spec: InputSpec | None = None, sample: Tensor | None = None) -> Detector:
+    """Behaviour: the signal-to-noise ratio with which input values arrive in front of later dense layers."""
+    return behaviour_detector("transmission", measure, spec, sample)
+
+
+def measure(model: nn.Module, probe: Probe) -> Reading:
+    if probe.spec.modality is Modality.TEXT:
+        raise NotApplicable("token ids are no measure, so their transmission could not be checked.")
+    inputs = probe.inputs(_BATCH, like=model, white=True)
+    flat = inputs.flatten(1)
+    readings = []
+    for name, features, _ in recorded(model, inputs, nn.Linear):
+        if features.dim() != 2 or len(features) != _BATCH or _reads_input(features, flat):
+            continue
+        ratio = arrival(flat, features)
+        words = f"input values arrive at '{name}' with a signal-to-noise ratio of {ratio:.3g}"
+        readings.append(Reading(score=math.log10(ratio), layer=name, evidence=words))
+    return most_striking(readings, needs="dense layer behind other layers")
+
+
+def _reads_input(features: Tensor, flat: Tensor) -> bool:
+    return features.shape == flat.shape and torch.equal(features, flat)
+
+
+def arrival(inputs: Tensor, features: Tensor) -> float:
+    """r^2 / (1 - r^2) of the input values (n, d) with their best feature (n, m), at the lower quartile."""
+    size = inputs.shape[1]
+    chosen = torch.linspace(0, size - 1, min(_VALUES, size), device=inputs.device).long()
+    x, f = _standard(inputs[:, chosen]), _standard(features)
+    best = (x.T @ f).abs().amax(dim=1)  # (values,)
+    r2 = float(torch.quantile(best, _LOW_SHARE).clamp_max(_MOST_CORRELATED)) ** 2
+    return max(r2 / (1 - r2), 1e-3)
+
+
+def _standard(values: Tensor) -> Tensor:
+    centred = values.float() - values.float().mean(dim=0)
+    scaled: Tensor = centred / centred.norm(dim=0).clamp_min(1e-12)
+    return scaled

@@ -1,0 +1,149 @@
+"""`guard`: every detector that can be run, one verdict, and what the verdict does not mean."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from seepage.detectors import BEHAVIOUR_DETECTORS, DETECTORS, WEIGHT_DETECTORS, calibration
+from seepage.errors import NotApplicable
+from seepage.types import Batch, Broadcast, Finding, InputSpec, Verdict
+
+CAVEAT = (
+    "A clean verdict does not mean that training on this model is private. Honest weights leak too: single "
+    "examples can be read from the gradients of an untouched model (Boenisch et al. 2021, Section 5), and an "
+    "attacker who knows these checks can stay below their thresholds (Section 10.1). It means only that none "
+    "of the known signs was found."
+)
+
+_ORDER = (Verdict.CLEAN, Verdict.SUSPICIOUS, Verdict.TRAP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardReport:
+    """What the guard says about one received model."""
+
+    verdict: Verdict
+    layer: str | None
+    evidence: str
+    score: float | None
+    """Of the detector that decided; None where none could be run."""
+    detector: str | None
+    false_alarm_rate: float
+    """Share of held-out honest models for which the guard, with these checks, was not silent."""
+    findings: Mapping[str, Finding]
+    unchecked: Mapping[str, str]
+    """Detectors that could not be run, with the reason."""
+    seconds: float
+    caveat: str = CAVEAT
+
+    def text(self) -> str:
+        """For people."""
+        lines = [f"Verdict: {self.verdict.value}" + (f" (layer '{self.layer}')" if self.layer else "")]
+        lines.append(f"Evidence: {self.evidence}.")
+        if self.detector is not None:
+            lines.append(
+                f"Check '{self.detector}': {self.score:.3g}. Honest models are not passed as clean in "
+                f"{self.false_alarm_rate:.1%} of cases (measured on {self._honest()} held-out models)."
+            )
+        lines += [f"Also: {f.evidence} ({n}: {f.verdict.value})." for n, f in self._others()]
+        lines += [f"Not checked: {name}: {reason}" for name, reason in self.unchecked.items()]
+        return "\n".join([*lines, self.caveat])
+
+    def to_dict(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "verdict": self.verdict.value,
+            "layer": self.layer,
+            "evidence": self.evidence,
+            "detector": self.detector,
+            "score": self.score,
+            "false_alarm_rate": self.false_alarm_rate,
+            "seconds": round(self.seconds, 3),
+            "findings": {
+                n: {"verdict": f.verdict.value, "score": f.score, "layer": f.layer, "evidence": f.evidence}
+                for n, f in self.findings.items()
+            },
+            "not_checked": dict(self.unchecked),
+            "caveat": self.caveat,
+        }
+
+    def _others(self) -> list[tuple[str, Finding]]:
+        return [
+            (name, finding)
+            for name, finding in self.findings.items()
+            if finding.verdict is not Verdict.CLEAN and name != self.detector
+        ]
+
+    def _honest(self) -> int:
+        return int(calibration()["held_out_models"])
+
+
+def guard(
+    model: nn.Module,
+    *,
+    previous: nn.Module | None = None,
+    sample: Tensor | Batch | None = None,
+    spec: InputSpec | None = None,
+) -> GuardReport:
+    """Is this model a trap? Looks at the weights; with `spec` also at behaviour on harmless inputs.
+
+    previous: the model of an earlier round, or any version that is known to be honest.
+    sample: public examples as the model is fed them, never the client's own; noise is used without.
+    spec: shape and value range of the inputs.
+
+    >>> import torch
+    >>> honest = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
+    >>> guard(honest).verdict
+    <Verdict.CLEAN: 'clean'>
+    >>> with torch.no_grad():
+    ...     _ = honest[1].weight.copy_(torch.eye(64).repeat(2, 1)[:100])
+    >>> guard(honest).layer
+    '1'
+    """
+    started = time.perf_counter()
+    public = sample.inputs if isinstance(sample, Batch) else sample
+    findings: dict[str, Finding] = {}
+    unchecked: dict[str, str] = {}
+    for name, build in DETECTORS.items():
+        options: dict[str, Any] = {}
+        if name in BEHAVIOUR_DETECTORS:
+            options = {"spec": spec, "sample": public}
+        elif name not in WEIGHT_DETECTORS:
+            options = {"previous": previous}
+        try:
+            findings[name] = build(**options)(Broadcast(model))
+        except NotApplicable as reason:
+            unchecked[name] = str(reason)
+    return _combine(findings, unchecked, time.perf_counter() - started)
+
+
+def _combine(findings: dict[str, Finding], unchecked: dict[str, str], seconds: float) -> GuardReport:
+    alarms = {n: f for n, f in findings.items() if f.verdict is not Verdict.CLEAN}
+    # The detectors are listed from the most telling sign to the least: the first worst one decides.
+    name = max(alarms, key=lambda n: _ORDER.index(alarms[n].verdict), default=None)
+    rates = calibration()["false_alarms"]
+    rate = rates["all"] if any(n in findings for n in BEHAVIOUR_DETECTORS) else rates["weights"]
+    if name is not None:
+        decided = alarms[name]
+        verdict, layer, evidence, score = decided.verdict, decided.layer, decided.evidence, decided.score
+    else:
+        verdict, layer, score = Verdict.CLEAN, None, None
+        evidence = f"none of {len(findings)} checks found a known sign"
+        if not findings:
+            evidence = "nothing could be checked, so this is no statement about the model"
+    return GuardReport(
+        verdict=verdict,
+        layer=layer,
+        evidence=evidence,
+        score=score,
+        detector=name,
+        false_alarm_rate=float(rate),
+        findings=findings,
+        unchecked=unchecked,
+        seconds=seconds,
+    )

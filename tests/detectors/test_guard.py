@@ -1,0 +1,199 @@
+"""The combined guard, its reading of files and the defense that refuses."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from seepage.attacks.class_fishing import class_fishing
+from seepage.attacks.imprint import imprint
+from seepage.attacks.quantile_traps import quantile_traps
+from seepage.attacks.trap_weights import trap_weights
+from seepage.detectors import DETECTORS, as_module, calibration
+from seepage.errors import ModelError, NotApplicable, SpecError
+from seepage.federation import client, custom_threat, knowledge
+from seepage.guardian import fingerprint, guard, guard_file, refuse_traps
+from seepage.guardian.calibrate import Scored, alarm_share, at_level, certain, joint_level
+from seepage.guardian.honest_models import pruned
+from seepage.types import Batch, Broadcast, InputSpec, Knowledge, LocalTraining, Modality, Verdict
+
+SPEC = InputSpec(modality=Modality.IMAGE, shape=(1, 8, 8), num_classes=5)
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 48), nn.ReLU(), nn.Linear(48, 5)
+    )
+
+
+def known() -> Knowledge:
+    return knowledge(
+        custom_threat("malicious_server"),
+        "per_client",
+        spec=SPEC,
+        loss="cross_entropy",
+        local=LocalTraining(),
+        auxiliary=None,
+        seed=3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("build", "layer"),
+    [
+        (trap_weights, "1"),
+        (lambda: trap_weights(hidden=True, layer="3"), None),
+        (lambda: quantile_traps(batch_size=20), "1"),
+        (lambda: imprint(bins=50), "inserted_imprint"),
+        (lambda: class_fishing(target_class=1), "5"),
+    ],
+)
+def test_crafted_models_are_traps_by_weights_alone(build, layer: str | None) -> None:
+    sent = build().craft(net(), [], known())
+    report = guard(sent.model)
+    assert report.verdict is Verdict.TRAP
+    assert layer in (None, report.layer)
+    assert "does not mean" in report.text()
+    assert json.loads(json.dumps(report.to_dict()))["verdict"] == "trap"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_honest_models_are_clean(seed: int) -> None:
+    model = net(seed)
+    report = guard(model, previous=model, spec=SPEC)
+    assert report.verdict is Verdict.CLEAN
+    assert set(report.findings) == set(DETECTORS)
+    assert report.score is None
+    assert guard(pruned(model, 0.9)).verdict is Verdict.CLEAN
+
+
+def test_what_could_not_be_checked_is_listed() -> None:
+    report = guard(nn.BatchNorm2d(4))
+    assert report.verdict is Verdict.CLEAN
+    assert set(report.unchecked) == set(DETECTORS)
+    assert "nothing could be checked" in report.text()
+
+
+def test_public_examples_are_used() -> None:
+    sample = torch.rand(40, 1, 8, 8)
+    with_noise, with_sample = guard(net(), spec=SPEC), guard(net(), spec=SPEC, sample=sample)
+    assert with_noise.findings["lone_neurons"].score != with_sample.findings["lone_neurons"].score
+
+
+def test_files_of_all_formats_give_the_same_findings(tmp_path: Path) -> None:
+    crafted = trap_weights().craft(net(), [], known()).model
+    state = crafted.state_dict()
+    save_file(state, tmp_path / "m.safetensors")
+    torch.save(state, tmp_path / "m.pt")
+    torch.jit.script(crafted).save(str(tmp_path / "script.pt"))
+    wanted = guard(crafted).findings
+    for name in ("m.safetensors", "m.pt", "script.pt"):
+        report = guard_file(tmp_path / name)
+        assert report.verdict is Verdict.TRAP
+        assert report.findings["trap_rows"].score == wanted["trap_rows"].score
+
+
+def test_files_with_a_builder_are_also_run(tmp_path: Path) -> None:
+    torch.save(net(0).state_dict(), tmp_path / "now.pt")
+    torch.save(net(1).state_dict(), tmp_path / "before.pt")
+    report = guard_file(tmp_path / "now.pt", previous=tmp_path / "before.pt", builder=net, spec=SPEC)
+    assert "transmission" in report.findings
+    assert report.findings["round_jump"].score > -0.5  # another random net: moved by its own size
+
+
+def test_a_sample_tells_the_shape_and_needs_a_model(tmp_path: Path) -> None:
+    torch.save(
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).state_dict(),
+        tmp_path / "m.pt",
+    )
+    digits = (torch.rand(20, 1, 8, 8), torch.arange(20) % 10)
+    with pytest.raises(SpecError, match="name the model"):
+        guard_file(tmp_path / "m.pt", sample=digits)
+    with pytest.raises(SpecError, match="what its inputs are"):
+        guard_file(tmp_path / "m.pt", builder=net)
+
+    def built() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+    assert "lone_neurons" in guard_file(tmp_path / "m.pt", builder=built, sample=digits).findings
+
+
+class _Hostile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return Path.touch, (self.path,)
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no weights file"):
+        guard_file(tmp_path / "nothing.pt")
+    (tmp_path / "hostile.pt").write_bytes(pickle.dumps({"a.weight": _Hostile(tmp_path / "executed")}))
+    with pytest.raises(ModelError, match="none was executed"):
+        guard_file(tmp_path / "hostile.pt")
+    assert not (tmp_path / "executed").exists()
+    torch.save({"a.weight": torch.full((3, 3), float("nan"))}, tmp_path / "nan.pt")
+    with pytest.raises(ModelError, match="NaN"):
+        guard_file(tmp_path / "nan.pt")
+    torch.save({}, tmp_path / "empty.pt")
+    with pytest.raises(ModelError, match="no floating-point weights"):
+        guard_file(tmp_path / "empty.pt")
+    torch.save({"a": torch.ones(2), "a.weight": torch.ones(2, 2)}, tmp_path / "names.pt")
+    with pytest.raises(ModelError, match="no usable name"):
+        guard_file(tmp_path / "names.pt")
+
+
+def test_refusal_comes_before_the_data_is_touched() -> None:
+    touched = []
+
+    def train(broadcast, batch):
+        touched.append(batch)
+        return client(LocalTraining())(broadcast, batch)
+
+    batch = Batch(torch.rand(4, 1, 8, 8), torch.arange(4))
+    crafted = trap_weights().craft(net(), [], known()).model
+    with pytest.raises(NotApplicable, match="refused to train in round 2"):
+        refuse_traps(spec=SPEC)(Broadcast(crafted, 2), batch, train)
+    assert not touched
+    update = refuse_traps(spec=SPEC)(Broadcast(net(), 2), batch, train)
+    assert update.num_examples == 4
+
+
+def test_fingerprints_differ_by_one_bit_and_not_by_the_container() -> None:
+    model = net()
+    same = net()
+    assert fingerprint(model) == fingerprint(same) == fingerprint(as_module(model.state_dict()))
+    with torch.no_grad():
+        weight = same[1].weight
+        weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(10.0))
+    assert fingerprint(model) != fingerprint(same)
+
+
+def test_calibration_arithmetic() -> None:
+    honest = [Scored(scores={"trap_rows": float(i), "class_bias": float(99 - i)}) for i in range(100)]
+    assert at_level(honest, 0.0) == {"trap_rows": 99.0, "class_bias": 99.0}
+    limits = at_level(honest, 0.02)
+    # The two detectors alarm for different models: together twice as often as each.
+    each = alarm_share(honest, limits, ["trap_rows"])
+    assert alarm_share(honest, limits, ["trap_rows", "class_bias"]) == pytest.approx(2 * each)
+    level = joint_level(honest, target=0.04)
+    assert alarm_share(honest, at_level(honest, level), list(DETECTORS)) <= 0.04
+    assert alarm_share(honest, at_level(honest, level + 0.01), list(DETECTORS)) > 0.04
+    assert certain(honest)["trap_rows"] > 99
+
+
+def test_the_shipped_calibration_is_complete() -> None:
+    shipped = calibration()
+    assert set(shipped["thresholds"]) == set(DETECTORS)
+    assert shipped["calibration_models"] + shipped["held_out_models"] >= 300
+    assert all(t["suspicious"] <= t["trap"] for t in shipped["thresholds"].values())
+    # 1 % was aimed at on the calibration half; on unseen architectures it comes out higher.
+    assert shipped["false_alarms"]["all"] <= 0.05
