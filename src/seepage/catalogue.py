@@ -30,7 +30,7 @@ def catalogue() -> dict[str, list[Entry]]:
     """
     return {
         "attacks": [
-            _entry(name, _first_line(build), ", ".join(sorted(build().requires)) or "nothing")
+            _entry(name, _first_paragraph(build), ", ".join(sorted(build().requires)) or "nothing")
             for name, build in ATTACKS.items()
         ],
         "threat models": [
@@ -40,7 +40,7 @@ def catalogue() -> dict[str, list[Entry]]:
             _entry(name, f"{d.description} {_standing(d)}", _settings(d.settings), "settings")
             for name, d in ALL_DEFENSES.items()
         ],
-        "detectors": [_entry(name, _first_line(build)) for name, build in DETECTORS.items()],
+        "detectors": [_entry(name, _first_paragraph(build)) for name, build in DETECTORS.items()],
         "metrics": [_entry(m.name, m.description, m.note) for m in METRICS.values()],
         "models": [
             _entry(name, m.description, ", ".join(sorted(m.modalities)), "data") for name, m in MODELS.items()
@@ -54,8 +54,8 @@ def _entry(name: str, description: str, requires: str = "", label: str = "requir
     return {"name": name, "description": description, **({label: requires} if requires else {})}
 
 
-def _first_line(documented: Callable[..., Any]) -> str:
-    return (inspect.getdoc(documented) or "").split("\n")[0]
+def _first_paragraph(documented: Callable[..., Any]) -> str:
+    return " ".join((inspect.getdoc(documented) or "").split("\n\n")[0].split())
 
 
 def _standing(defense: DefenseEntry) -> str:
