@@ -8,13 +8,12 @@ Nothing here sees the truth: an example counts as found when what it must have s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from seepage.attacks.parts.peel_codes import Code, Snapped
 from seepage.attacks.parts.peel_match import Scale, find_scale, match_labels
+from seepage.attacks.parts.peel_readings import Readings, too_many_by_chance
 from seepage.attacks.parts.peel_refine import refine
 from seepage.attacks.parts.peel_residual import ROUNDING, Found, Residual, Rows
 from seepage.attacks.parts.peel_signals import BackwardSignals
@@ -42,29 +41,6 @@ _JUMP = 1e-3
 _SHAKES, _SHAKE = 8, 1e-6
 _THRESHOLD = 1e-5
 """An activation below this share of the norm of its terms may have either sign in float32."""
-_ACCIDENTS = 0.02
-"""Expected number of accidental fits above which readings without other evidence are not believed."""
-
-
-@dataclass(frozen=True)
-class Readings:
-    """Distinct examples that some rows seem to show."""
-
-    row: Tensor
-    support: Tensor
-    bias: Tensor
-    noise: Tensor
-    error: Tensor
-    """(k,) relative, expected."""
-    features: Tensor
-    exact: Tensor
-    undecided: Tensor
-
-    def select(self, index: Tensor) -> Readings:
-        return Readings(**{k: v[index] for k, v in vars(self).items()})
-
-    def __len__(self) -> int:
-        return len(self.row)
 
 
 class Peeling:
@@ -288,10 +264,10 @@ class Peeling:
             if self.scale is None:
                 return nothing
             self.residual.factor *= self.scale.kappa
-            readings = _rescaled(readings, self.scale.kappa)
+            readings = readings.rescaled(self.scale.kappa)
         rounding = (5 * (ROUNDING + readings.noise / predicted.abs().amax(1))).nan_to_num(nan=0.0)
         tight = rounding.clamp(max=_TIGHT)
-        weak = not _too_many_by_chance(predicted, readings.bias, tight, ~evident)
+        weak = not too_many_by_chance(predicted, readings.bias, tight, ~evident)
         match = match_labels(
             predicted,
             readings.bias,
@@ -341,18 +317,3 @@ class Peeling:
         tried = torch.cat([signal.unsqueeze(0), self.signals.at_all_rows(shaken, labels[j].expand(_SHAKES))])
         best = (tried[:, row] - readings.bias[j]).abs().argmin()
         return tried[best]
-
-
-def _rescaled(readings: Readings, kappa: float) -> Readings:
-    return Readings(**(vars(readings) | {"bias": readings.bias * kappa, "noise": readings.noise * kappa}))
-
-
-def _too_many_by_chance(predicted: Tensor, observed: Tensor, tolerance: Tensor, which: Tensor) -> bool:
-    """Whether some label of some mixture would fit within the tolerance by accident.
-
-    Counted a hundred times wider, where accidents are a hundred times as many.
-    """
-    narrow = (tolerance * predicted.abs().amax(1)).unsqueeze(1)[which]
-    distance = (predicted - observed.unsqueeze(1)).abs()[which]
-    accidents = ((distance > narrow) & (distance <= 100 * narrow)).sum()
-    return int(accidents) / 100 > _ACCIDENTS
