@@ -306,3 +306,15 @@ def test_a_client_that_refuses_traps_leaks_nothing_to_them(user: Path) -> None:
     assert cells["analytic_extraction"]["status"] == "done"
     assert cells["trap_weights"]["status"] == "not_applicable"
     assert "refused to train" in cells["trap_weights"]["reason"]
+
+
+def test_tradeoff_writes_a_page(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = spec(
+        user,
+        extra="[training]\nrounds = 2\nclients = 1\nexamples = 4\ntest_examples = 8\n",
+        defenses='[{name = "clipping", norm = [1.0, 0.1]}]',
+    )
+    assert run("tradeoff", study, "--out", "study", "--jobs", "1") == 0
+    assert "study/tradeoff.html" in capsys.readouterr().out
+    assert "clipping" in (user / "study" / "tradeoff.html").read_text()
+    assert run("tradeoff", "gone.toml") == 2

@@ -121,6 +121,38 @@ def report(
 
 
 @app.command()
+def tradeoff(
+    spec: Annotated[
+        Path, typer.Argument(help="Study file (TOML): an audit file with defenses at several strengths.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the study; the default names it after the spec.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cells run at the same time, one thread each (default: all CPUs)"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what each defense stops and what it costs in accuracy, and recommend one.
+
+    The same command resumes an interrupted study, cell by cell.
+    """
+    from seepage.tradeoff import print_tradeoff, read_tradeoff, run_tradeoff, write_tradeoff_html
+
+    wanted = read_tradeoff(spec)
+    with _progress() as (on_cell, _):
+        result = run_tradeoff(wanted, out=out, jobs=jobs, on_cell=on_cell)
+    page = write_tradeoff_html(result)
+    if as_json:
+        print(json.dumps({**result.to_json(), "report": str(page)}, indent=2))
+    else:
+        print_tradeoff(result)
+        print(f"Study:  {result.folder.path}")
+        print(f"Report: {page}")
+
+
+@app.command()
 def guard(
     weights: Annotated[Path, typer.Argument(help="Received weights: .safetensors, .pt or TorchScript.")],
     previous: Annotated[Path | None, typer.Option(help="Weights of an earlier round.")] = None,

@@ -1,0 +1,198 @@
+"""A ranked recommendation in words, and everything that keeps it from being more than that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from seepage.defenses import DEFENSES
+from seepage.tradeoff.record import PointRecord
+from seepage.tradeoff.result import Row, TradeoffResult
+from seepage.tradeoff.spec import NONE
+from seepage.tradeoff.words import accuracy_text, epsilon_text, percent
+
+LITTLE = 0.01
+"""Leakage without a defense below this: there is nothing to rank."""
+BEARABLE = 0.5
+"""A best score below this is called no good compromise."""
+WEAK_EPSILON = 10.0
+"""Above it, the promise allows an attacker's odds to grow by more than a factor of 20 000."""
+
+RULE = (
+    "Ranked by the share of the leakage that a defense stops, times the share of the accuracy above chance "
+    "that it keeps, both against no defense."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """One place of the ranking."""
+
+    row: Row
+    score: float
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What to do, and how far to trust it."""
+
+    level: str
+    """high, some, none_shown or unknown: the colour of the page."""
+    headline: str
+    details: tuple[str, ...]
+    ranking: tuple[Ranked, ...]
+    caveats: tuple[str, ...]
+
+
+def advise(result: TradeoffResult) -> Advice:
+    """Rank the defenses of a study."""
+    plain = next(row for row in result.rows if row.point.defense.name == NONE)
+    ranking = _rank(result, plain)
+    level, headline = _headline(result, plain, ranking)
+    return Advice(
+        level=level,
+        headline=headline,
+        details=tuple(_details(ranking)),
+        ranking=ranking,
+        caveats=tuple(_caveats(result)),
+    )
+
+
+def _rank(result: TradeoffResult, plain: Row) -> tuple[Ranked, ...]:
+    chance = 1 / result.header.num_classes
+    if plain.accuracy is None or plain.accuracy.mean <= chance or (plain.leakage or 0) < LITTLE:
+        return ()
+    found = []
+    for row in result.rows:
+        if row is plain or row.accuracy is None or row.leakage is None:
+            continue
+        kept = _clip((row.accuracy.mean - chance) / (plain.accuracy.mean - chance))
+        stopped = _clip(1 - round(row.leakage, 3) / round(plain.leakage or 1, 3))
+        found.append(Ranked(row=row, score=kept * stopped, words=_words(row, kept, stopped)))
+    # At equal scores a proof comes before a heuristic.
+    return tuple(sorted(found, key=lambda r: (-round(r.score, 2), not r.row.point.formal)))
+
+
+def _words(row: Row, kept: float, stopped: float) -> str:
+    said = (
+        f"stops {percent(stopped)} of what these attacks got and keeps {percent(kept)} of the accuracy above "
+        f"chance ({accuracy_text(row.accuracy)}); {percent(row.exact)} of the examples come back exactly."
+    )
+    if row.point.epsilon is None:
+        return said + " No proof stands behind it."
+    said += f" Proven: ε = {epsilon_text(row.point.epsilon)} for {row.point.protects}"
+    if row.bound_training is not None:
+        said += f", and at most a chance of {percent(row.bound_training)} to rebuild one over the training"
+    entry = DEFENSES.get(row.point.defense.name)
+    if entry is not None and entry.runs_at == "server":
+        said += f", for those who trust {entry.trusts}"
+    return said + "."
+
+
+def _headline(result: TradeoffResult, plain: Row, ranking: Sequence[Ranked]) -> tuple[str, str]:
+    if plain.accuracy is None or plain.leakage is None:
+        return "unknown", "The runs without a defense are not finished, so nothing can be compared yet."
+    if plain.leakage < LITTLE:
+        return "some", "These attacks got nothing even without a defense: this study cannot rank defenses."
+    if plain.accuracy.mean <= 1 / result.header.num_classes:
+        return (
+            "unknown",
+            "The training learns nothing even without a defense: raise training.rounds or protocol.lr.",
+        )
+    if not ranking:
+        return "high", f"No defense was measured; without one, {percent(plain.exact)} of the examples leak."
+    best = ranking[0]
+    if best.score < BEARABLE:
+        return "high", f"None of these defenses is a good compromise; {best.row.point.title} comes nearest."
+    reached = best.row.accuracy.mean if best.row.accuracy is not None else None
+    level = "none_shown" if _proven(best.row) else "some"
+    return level, (
+        f"Against these attacks {best.row.point.title} is the best compromise: {percent(reached)} accuracy "
+        f"({percent(plain.accuracy.mean)} without it) and a leakage of {percent(best.row.leakage)} "
+        f"({percent(plain.leakage)} without it)."
+    )
+
+
+def _details(ranking: Sequence[Ranked]) -> Iterator[str]:
+    if not ranking:
+        return
+    best = ranking[0].row
+    yield f"{best.point.title} {ranking[0].words}"
+    if best.point.guarantee == "heuristic":
+        yield (
+            "It is heuristic and was attacked only by attacks that do not know of it: this is a lower bound "
+            f"on the leakage, no assurance. An attacker who knows: {_adaptive(best.point.defense.name)}"
+        )
+    if not _proven(best):
+        proven = [place for place in ranking if _proven(place.row)]
+        yield (
+            f"The best with a proof worth the name (ε up to {WEAK_EPSILON:g}): {proven[0].row.point.title} "
+            f"{proven[0].words}"
+            if proven
+            else f"No defense in this study has a proof worth the name (ε up to {WEAK_EPSILON:g})."
+        )
+
+
+def _proven(row: Row) -> bool:
+    return row.point.epsilon is not None and row.point.epsilon <= WEAK_EPSILON
+
+
+def _caveats(result: TradeoffResult) -> Iterator[str]:
+    rows, spec = result.rows, result.header.spec
+    if result.missing:
+        yield f"{result.missing} planned cells have not been run yet: the figures will change."
+    yield (
+        "0 exact copies is not safety: another attack, more rounds or more computing time may do better. "
+        "Attacks give a lower bound on the leakage, and only for the rounds that they saw."
+    )
+    heuristic = [row.point for row in rows if row.point.guarantee == "heuristic"]
+    for name in dict.fromkeys(point.defense.name for point in heuristic if not _needs_noise(point)):
+        yield (
+            f"{name} is heuristic, and the attacks here do not know that it is used. An attacker who does: "
+            f"{_adaptive(name)}"
+        )
+    for point in heuristic:
+        if _needs_noise(point):
+            yield (
+                f"{point.title}: without the noise, or with a server that leaves it out, nothing is proven; "
+                "only the clipping is left."
+            )
+    weak = [r.point.title for r in rows if r.point.epsilon is not None and r.point.epsilon > WEAK_EPSILON]
+    if weak:
+        yield (
+            f"{', '.join(weak)}: ε above {WEAK_EPSILON:g} promises little. Where theory's bound is near "
+            "100 %, the noise stopped these attacks only because they do not filter it."
+        )
+    training = spec["training"]
+    yield (
+        f"Accuracy is that of a short training ({training['rounds']} rounds, {training['clients']} clients "
+        f"with {training['examples']} examples each) at the same learning rate for all; a defense that "
+        "shrinks updates would gain from a larger one, and a longer training may rank them otherwise."
+    )
+    seeds = min(len(result.header.seeds), len(result.header.training_seeds))
+    if seeds == 1:
+        yield "Only one seed: how much the figures vary is not known."
+    elif seeds < 5:
+        yield f"Only {seeds} seeds: differences of the size of ± mean nothing."
+    for row in rows:
+        if row.accuracy_note:
+            yield f"{row.point.title}: {row.accuracy_note}"
+        for one in row.leaks:
+            if one.status in {"failed", "partial"}:
+                yield f"{row.point.title}, {one.attack.name} ({one.status}): {one.reason}"
+
+
+def _needs_noise(point: PointRecord) -> bool:
+    """A mechanism whose proof rests on noise that is not there."""
+    entry = DEFENSES.get(point.defense.name)
+    return entry is not None and entry.guarantee != "heuristic" and not point.formal
+
+
+def _adaptive(name: str) -> str:
+    """What an attacker who knows of the defense does; a study may come from a version with other ones."""
+    return DEFENSES[name].adaptive if name in DEFENSES else "not known to this version of seepage."
+
+
+def _clip(value: float) -> float:
+    return min(1.0, max(0.0, value))

@@ -1,0 +1,114 @@
+"""What an attack got at one point, as one number from 0 to 1 that means the same for every kind of data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+
+from seepage.log import AttackRef, Cell
+from seepage.log.record import Record
+
+MAIN = ("psnr", "token_accuracy", "rmse", "cosine")
+"""The metric shown: of pictures, texts, rows, and of a layer's features."""
+
+
+class Spread(Record):
+    """A mean over seeds, with their standard deviation (0 for a single seed)."""
+
+    mean: float
+    deviation: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """
+        >>> Spread.of([1.0, 3.0]).mean
+        2.0
+        """
+        return cls(mean=fmean(values), deviation=stdev(values) if len(values) > 1 else 0.0, seeds=len(values))
+
+
+class Leak(Record):
+    """One attack at one point, over all seeds."""
+
+    attack: AttackRef
+    status: str
+    """done, partial, not_applicable, failed or not_run."""
+    reason: str = ""
+    exact: Spread | None = None
+    """Share of the examples that came back exactly."""
+    exact_count: int = 0
+    examples: int = 0
+    metric: str = ""
+    main: Spread | None = None
+    baseline: Spread | None = None
+    """The same metric for the best guess that saw no update."""
+    leakage: Spread | None = None
+    """0: no better than that guess. 1: perfect copies."""
+    rounds: int = 0
+
+
+def removed_error(scores: Mapping[str, float], guess: Mapping[str, float]) -> float:
+    """The share of the guess's squared error (for texts: of its wrong words) that the attack removed.
+
+    Below 0, which is worse than guessing, counts as 0: a server would keep the guess.
+
+    >>> removed_error({"mse": 0.01}, {"mse": 0.04})
+    0.75
+    >>> removed_error({"rmse": 3.0}, {"rmse": 2.0})
+    0.0
+    """
+    for name, power in (("mse", 1), ("rmse", 2), ("relative_error", 2)):
+        if name in scores and name in guess:
+            return _removed(scores[name] ** power, guess[name] ** power)
+    if "token_accuracy" in scores and "token_accuracy" in guess:
+        return _removed(1 - scores["token_accuracy"], 1 - guess["token_accuracy"])
+    return scores.get("exact", 0.0)
+
+
+def _removed(error: float, guess: float) -> float:
+    if not (math.isfinite(error) and math.isfinite(guess)) or guess <= 0:
+        return 0.0
+    return max(0.0, 1 - error / guess)
+
+
+def leak(attack: AttackRef, cells: Sequence[Cell], planned: int) -> Leak:
+    """Sum up the cells of one attack at one point."""
+    done = [c for c in cells if c.status == "done" and c.examples]
+    if not done:
+        first = cells[0] if cells else None
+        return Leak(
+            attack=attack,
+            status=first.status if first else "not_run",
+            reason=first.reason if first else "not run yet",
+            # An attack that cannot work here took nothing; one that failed may have.
+            leakage=Spread.of([0.0]) if first and first.status == "not_applicable" else None,
+            exact=Spread.of([0.0]) if first and first.status == "not_applicable" else None,
+        )
+    metric = next((name for name in MAIN if name in done[0].examples[0].scores), "exact")
+    others = [c.reason for c in cells if c.status != "done"]
+    missing = planned - len(done)
+    return Leak(
+        attack=attack,
+        status="partial" if missing else "done",
+        reason=f"{missing} of {planned} seeds missing{': ' + others[0] if others else ''}" if missing else "",
+        exact=_over_seeds(done, "exact"),
+        exact_count=sum(int(e.scores.get("exact", 0.0) == 1.0) for c in done for e in c.examples),
+        examples=sum(len(c.examples) for c in done),
+        metric=metric,
+        main=_over_seeds(done, metric),
+        baseline=_over_seeds(done, metric, of_guess=True),
+        leakage=Spread.of([fmean(removed_error(e.scores, e.baseline) for e in c.examples) for c in done]),
+        rounds=max((c.cost.rounds for c in done if c.cost is not None), default=0),
+    )
+
+
+def _over_seeds(cells: Sequence[Cell], metric: str, *, of_guess: bool = False) -> Spread | None:
+    means = []
+    for cell in cells:
+        chosen = [e.baseline if of_guess else e.scores for e in cell.examples]
+        values = [scores[metric] for scores in chosen if metric in scores]
+        if values:
+            means.append(fmean(values))
+    return Spread.of(means) if means else None

@@ -1,0 +1,126 @@
+"""Where everything stands in the picture: accuracy to the right, leakage upwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seepage.tradeoff.result import Row
+from seepage.tradeoff.words import epsilon_text
+
+WIDTH, HEIGHT = 640, 420
+LEFT, RIGHT, TOP, BOTTOM = 90, 600, 44, 356
+LINE, LETTER = 20, 9
+"""Height of a label and width of a letter, as on narrow screens, which enlarge the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """One defense point, in the picture's units."""
+
+    number: int
+    """Its line in the table."""
+    x: float
+    y: float
+    low: float
+    high: float
+    """Ends of the accuracy's ± bar."""
+    label: str
+    label_x: float
+    label_y: float
+    anchor: str
+    moved: bool
+    """The label had to give way to another: a line leads to it."""
+    front: bool
+    kind: str
+    """none, heuristic or formal."""
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """Everything that the template draws."""
+
+    marks: tuple[Mark, ...]
+    front: str
+    """The least leakage at each accuracy, as SVG points: stairs up to the most accurate point."""
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+
+
+def build_plot(rows: Sequence[Row]) -> Plot | None:
+    """None when no row has both figures."""
+    known = [(n, r) for n, r in enumerate(rows) if r.accuracy is not None and r.leakage is not None]
+    if not known:
+        return None
+    means = [r.accuracy.mean for _, r in known if r.accuracy is not None]
+    low = math.floor(10 * min(means) - 0.2) / 10
+    high = math.ceil(10 * max(means) + 0.2) / 10
+    marks: list[Mark] = []
+    # From below upwards, so that labels which have to give way move up into free space.
+    for number, row in sorted(known, key=lambda pair: (pair[1].leakage or 0.0, pair[0])):
+        marks.append(_mark(number, row, low, high, marks))
+    front = sorted((m.x, m.y) for m in marks if m.front)
+    ticks = round((high - low) * 10)
+    step = 1 if ticks <= 6 else 2
+    return Plot(
+        marks=tuple(marks),
+        front=" ".join(f"{x:.1f},{y:.1f}" for x, y in _stairs(front)),
+        x_ticks=tuple(
+            (_x(low + i / 10, low, high), f"{100 * low + 10 * i:.0f} %") for i in range(0, ticks + 1, step)
+        ),
+        y_ticks=tuple((_y(v), f"{100 * v:.0f} %") for v in (0.0, 0.25, 0.5, 0.75, 1.0)),
+    )
+
+
+def _mark(number: int, row: Row, low: float, high: float, placed: Sequence[Mark]) -> Mark:
+    mean = row.accuracy.mean if row.accuracy is not None else 0.0
+    deviation = row.accuracy.deviation if row.accuracy is not None else 0.0
+    x, y = _x(mean, low, high), _y(row.leakage or 0.0)
+    label = str(number) if row.point.epsilon is None else f"{number}: ε {epsilon_text(row.point.epsilon)}"
+    to_left = x > (LEFT + RIGHT) / 2
+    label_x = x - 12 if to_left else x + 12
+    label_y = y - 8
+    while any(_overlap(label, label_x, label_y, to_left, other) for other in placed):
+        label_y -= LINE / 2
+    return Mark(
+        number=number,
+        x=x,
+        y=y,
+        low=max(LEFT, _x(mean - deviation, low, high)),
+        high=min(RIGHT, _x(mean + deviation, low, high)),
+        label=label,
+        label_x=label_x,
+        label_y=label_y,
+        anchor="end" if to_left else "start",
+        moved=label_y < y - 8,
+        front=row.pareto,
+        kind="formal" if row.point.formal else row.point.guarantee,
+        title=row.point.title,
+    )
+
+
+def _overlap(label: str, x: float, y: float, to_left: bool, other: Mark) -> bool:
+    """Whether a label here would run into another mark's label."""
+    start = x - LETTER * len(label) if to_left else x
+    other_width = LETTER * len(other.label)
+    other_start = other.label_x - other_width if other.anchor == "end" else other.label_x
+    beside = start >= other_start + other_width or other_start >= start + LETTER * len(label)
+    return not beside and abs(other.label_y - y) < LINE
+
+
+def _stairs(front: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Whoever wants more accuracy than a point of the front has must take the leakage of the next."""
+    path = list(front[:1])
+    for x, y in front[1:]:
+        path += [(path[-1][0], y), (x, y)]
+    return path
+
+
+def _x(accuracy: float, low: float, high: float) -> float:
+    return LEFT + (RIGHT - LEFT) * (accuracy - low) / (high - low)
+
+
+def _y(leakage: float) -> float:
+    return BOTTOM - (BOTTOM - TOP) * leakage

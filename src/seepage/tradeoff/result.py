@@ -1,0 +1,129 @@
+"""The result of a study, read from its folder: rows, the Pareto front and the theoretical bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seepage.log import BASELINE, AuditLog
+from seepage.log.record import Record
+from seepage.tradeoff.leakage import Leak, Spread, leak
+from seepage.tradeoff.record import PointRecord, StudyFolder, StudyHeader
+from seepage.tradeoff.robustness import reconstruction_bound
+
+
+class Row(Record):
+    """One defense at one strength: its price, what still leaked and what theory allows."""
+
+    point: PointRecord
+    accuracy: Spread | None
+    accuracy_note: str = ""
+    leaks: tuple[Leak, ...]
+    worst: str = ""
+    """The attack that leaked most."""
+    leakage: float | None = None
+    """The worst attack's share of the guess's error removed; None: not known yet."""
+    exact: float | None = None
+    """The worst attack's share of exact copies."""
+    bound_seen: float | None = None
+    """Reconstruction robustness for what the attacks saw."""
+    bound_training: float | None = None
+    """The same for the whole training."""
+    pareto: bool = False
+
+
+@dataclass(frozen=True)
+class TradeoffResult:
+    """A study as it is on disk now: complete, or as far as it got."""
+
+    folder: StudyFolder
+    header: StudyHeader
+    rows: tuple[Row, ...]
+    missing: int
+    """Planned cells that have not been run."""
+
+    @classmethod
+    def read(cls, path: Path | str) -> TradeoffResult:
+        """Read a study's folder, finished or not. Raises LogError with one sentence if it is none."""
+        folder = StudyFolder(Path(path))
+        header = folder.read_header()
+        logs = [AuditLog.read(folder.point(point.key).path) for point in header.points]
+        rows = [_row(folder, header, point, log) for point, log in zip(header.points, logs, strict=True)]
+        marks = pareto_front([(_mean(row.accuracy), row.leakage) for row in rows])
+        trained = sum(
+            int(folder.training_file(p.key, s).is_file())
+            for p in header.points
+            for s in header.training_seeds
+        )
+        return cls(
+            folder,
+            header,
+            tuple(row.model_copy(update={"pareto": mark}) for row, mark in zip(rows, marks, strict=True)),
+            sum(log.missing for log in logs) + len(header.points) * len(header.training_seeds) - trained,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Header and rows for machines: plain JSON types only."""
+        return {
+            "study": self.header.model_dump(mode="json"),
+            "rows": [row.model_dump(mode="json") for row in self.rows],
+            "missing_cells": self.missing,
+        }
+
+
+def pareto_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
+    """Which (accuracy, leakage) no other point beats in one without losing in the other.
+
+    Leakage counts to a thousandth: finer differences are rounding, not protection. A point with a part
+    unknown is not on the front.
+
+    >>> pareto_front([(0.9, 1.0), (0.8, 0.2), (0.7, 0.3)])
+    [True, True, False]
+    """
+    known = [(a, round(b, 3)) if a is not None and b is not None else None for a, b in points]
+
+    def beaten(point: tuple[float, float]) -> bool:
+        return any(
+            other is not None and other != point and other[0] >= point[0] and other[1] <= point[1]
+            for other in known
+        )
+
+    return [point is not None and not beaten(point) for point in known]
+
+
+def _row(folder: StudyFolder, header: StudyHeader, point: PointRecord, log: AuditLog) -> Row:
+    trainings = [folder.read_training(point.key, seed) for seed in header.training_seeds]
+    finished = [cell for cell in trainings if cell is not None]
+    reached = [cell.accuracy for cell in finished if cell.accuracy is not None]
+    leaks = tuple(
+        leak(ref, log.cells_where(lambda c, ref=ref: c.attack == ref), len(header.seeds))  # type: ignore[misc]
+        for ref in log.header.attacks
+        if ref.name != BASELINE
+    )
+    measured = [(one.leakage.mean, one.attack.title) for one in leaks if one.leakage is not None]
+    leakage, worst = max(measured) if measured else (None, "")
+    seen = max((one.rounds for one in leaks), default=0)
+    return Row(
+        point=point,
+        accuracy=Spread.of(reached) if reached else None,
+        accuracy_note=next((cell.reason for cell in finished if cell.reason), ""),
+        leaks=leaks,
+        worst=worst,
+        leakage=leakage,
+        exact=max((one.exact.mean for one in leaks if one.exact is not None), default=None),
+        bound_seen=_bound(header, point, seen * (point.uses_per_round or 1)),
+        bound_training=_bound(header, point, point.steps or 0),
+    )
+
+
+def _bound(header: StudyHeader, point: PointRecord, steps: int) -> float | None:
+    """For single examples only: a client's noise says nothing about which of its examples is rebuilt."""
+    if point.sigma is None or point.protects != "one example" or steps == 0:
+        return None
+    return reconstruction_bound(sigma=point.sigma, steps=steps, prior_success=header.prior_success)
+
+
+def _mean(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.mean

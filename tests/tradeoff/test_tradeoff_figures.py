@@ -1,0 +1,207 @@
+"""The figures: theory's bound, the Pareto front, leakage, and the words made of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seepage.log import AttackRef, Cell, Example
+from seepage.tradeoff import Row, TradeoffResult, advise, pareto_front, reconstruction_bound, tradeoff_html
+from seepage.tradeoff.leakage import Leak, Spread, leak, removed_error
+from seepage.tradeoff.plot import build_plot
+from seepage.tradeoff.record import PointRecord, StudyFolder, StudyHeader
+
+
+def test_the_bound_is_reached_by_the_best_attacker_of_a_simulated_mechanism() -> None:
+    """T noisy releases of 0 or of the clipping norm; the likelihood-ratio test is set by the former."""
+    rng = np.random.default_rng(0)
+    for sigma, steps, kappa in ((1.0, 1, 0.05), (2.0, 5, 0.1), (4.0, 9, 0.01)):
+        without = rng.normal(0.0, sigma, size=(200_000, steps)).sum(axis=1)
+        with_it = rng.normal(1.0, sigma, size=(200_000, steps)).sum(axis=1)
+        success = float((with_it > np.quantile(without, 1 - kappa)).mean())
+        bound = reconstruction_bound(sigma=sigma, steps=steps, prior_success=kappa)
+        assert success == pytest.approx(bound, abs=0.01)
+
+
+def test_no_attacker_who_looks_at_one_release_only_exceeds_the_bound() -> None:
+    rng = np.random.default_rng(1)
+    without, with_it = rng.normal(0, 2, (200_000, 4)), rng.normal(1, 2, (200_000, 4))
+    success = (with_it[:, 0] > np.quantile(without[:, 0], 0.9)).mean()
+    assert success < reconstruction_bound(sigma=2.0, steps=4, prior_success=0.1) - 0.05
+
+
+def test_the_bound_at_its_ends() -> None:
+    assert reconstruction_bound(sigma=0.0, prior_success=0.3) == 1.0
+    assert reconstruction_bound(sigma=1.0, steps=0, prior_success=0.3) == 0.3
+    assert reconstruction_bound(sigma=1e9, prior_success=0.3) == pytest.approx(0.3)
+    for wrong in ({"prior_success": 0.0}, {"prior_success": 1.0}, {"steps": -1}):
+        with pytest.raises(ValueError, match="must"):
+            reconstruction_bound(**{"sigma": 1.0, **wrong})  # type: ignore[arg-type]
+
+
+def test_the_front_of_hand_made_points() -> None:
+    points = [
+        (0.9, 1.0),
+        (0.9, 0.9),
+        (0.5, 0.1),
+        (0.5, 0.1),
+        (0.4, 0.1),
+        (None, 0.0),
+        (0.2, 0.0),
+        (0.95, None),
+    ]
+    assert pareto_front(points) == [False, True, True, True, False, False, True, False]
+    assert pareto_front([(0.9, 1.0), (0.9, 0.99999)]) == [True, True]  # a rounding error protects nobody
+
+
+def test_the_front_agrees_with_its_definition_on_all_small_grids() -> None:
+    values = (0.1, 0.5, 0.9)
+    for points in itertools.combinations(itertools.product(values, values), 4):
+        expected = [not any((a > c and b <= d) or (a >= c and b < d) for a, b in points) for c, d in points]
+        assert pareto_front(points) == expected
+
+
+def test_leakage_is_the_error_removed() -> None:
+    assert removed_error({"mse": 0.0}, {"mse": 0.1}) == 1.0
+    assert removed_error({"rmse": 1.0}, {"rmse": 2.0}) == 0.75
+    assert removed_error({"token_accuracy": 0.75}, {"token_accuracy": 0.5}) == 0.5
+    assert removed_error({"relative_error": 2.0, "cosine": 0.1}, {"relative_error": 1.0}) == 0.0
+    assert removed_error({"mse": math.nan}, {"mse": 0.1}) == 0.0
+
+
+def cell(seed: int, *errors: float, status: str = "done") -> Cell:
+    examples = tuple(
+        Example(
+            index=i,
+            client=0,
+            label=0,
+            recovered=True,
+            scores={"mse": e, "psnr": -10 * math.log10(e + 1e-10), "exact": float(e == 0)},
+            baseline={"mse": 0.1, "psnr": 10.0, "exact": 0.0},
+        )
+        for i, e in enumerate(errors)
+    )
+    return Cell(attack=AttackRef(name="a"), seed=seed, status=status, examples=examples)  # type: ignore[arg-type]
+
+
+def test_an_attack_is_summed_up_over_seeds() -> None:
+    found = leak(AttackRef(name="a"), [cell(0, 0.0, 0.1), cell(1, 0.05, 0.05)], planned=2)
+    assert found.status == "done" and (found.exact_count, found.examples) == (1, 4)
+    assert found.leakage == Spread.of([0.5, 0.5]) and found.exact == Spread.of([0.5, 0.0])
+    assert found.metric == "psnr" and found.baseline == Spread.of([10.0, 10.0])
+    assert found.main is not None and found.main.mean == pytest.approx((100 + 10 + 20 * math.log10(20)) / 4)
+
+
+def test_what_did_not_run_is_not_taken_for_safe() -> None:
+    assert leak(AttackRef(name="a"), [], planned=2).leakage is None
+    assert leak(AttackRef(name="a"), [cell(0, status="failed")], planned=1).leakage is None
+    none = leak(AttackRef(name="a"), [cell(0, status="not_applicable")], planned=1)
+    assert none.leakage is not None and none.leakage.mean == 0.0
+    assert leak(AttackRef(name="a"), [cell(0, 0.0)], planned=2).status == "partial"
+
+
+def row(name: str, accuracy: float, leakage: float, *, epsilon: float | None = None, **params: object) -> Row:
+    formal = epsilon is not None
+    guarantee = "formal (DP)" if formal else "none" if name == "none" else "heuristic"
+    point = PointRecord(
+        defense=AttackRef(name=name, params=params),
+        description="",
+        guarantee=guarantee,
+        formal=formal,
+        protects="one example",
+        epsilon=epsilon,
+        delta=1e-5,
+        steps=3 if formal else None,
+    )
+    known = Spread.of([leakage])
+    one = Leak(
+        attack=AttackRef(name="attack"), status="done", leakage=known, exact=known, main=known, metric="psnr"
+    )
+    return Row(
+        point=point,
+        accuracy=Spread.of([accuracy]),
+        leaks=(one,),
+        worst="attack",
+        leakage=leakage,
+        exact=leakage,
+    )
+
+
+def study(*rows: Row, title: str = "a study") -> TradeoffResult:
+    header = StudyHeader(
+        title=title,
+        created="now",
+        spec={"training": {"rounds": 2, "clients": 2, "examples": 8}},
+        fingerprint="",
+        points=tuple(r.point for r in rows),
+        seeds=(0,),
+        training_seeds=(0,),
+        model_name="m",
+        data_name="d",
+        num_classes=10,
+        prior_success=0.01,
+    )
+    return TradeoffResult(StudyFolder(Path("x")), header, rows, 0)
+
+
+def test_the_ranking_weighs_what_is_stopped_with_what_is_kept() -> None:
+    rows = (
+        row("none", 0.9, 1.0),
+        row("clipping", 0.9, 1.0),
+        row("sign", 0.82, 0.1),  # stops 0.9, keeps 0.9
+        row("dp_sgd", 0.5, 0.0, epsilon=2.0),  # stops all, keeps half
+    )
+    advice = advise(study(*rows))
+    assert [place.row.point.defense.name for place in advice.ranking] == ["sign", "dp_sgd", "clipping"]
+    assert [place.score for place in advice.ranking] == pytest.approx([0.81, 0.5, 0.0])
+    assert "sign" in advice.headline and advice.level == "some"
+    told = " ".join(advice.details + advice.caveats)
+    assert "do not know" in told and "Match signs" in told and "0 exact copies is not safety" in told
+    assert "dp_sgd stops" in told  # the best one with a proof is named too
+
+
+def test_at_equal_scores_a_proof_comes_first_and_a_large_epsilon_is_no_proof() -> None:
+    rows = (row("none", 0.9, 1.0), row("sign", 0.8, 0.0), row("dp_sgd", 0.8, 0.0, epsilon=2.0))
+    advice = advise(study(*rows))
+    assert advice.ranking[0].row.point.formal and advice.level == "none_shown"
+    weak = advise(study(*rows[:2], row("dp_sgd", 0.8, 0.0, epsilon=500.0)))
+    assert weak.level == "some" and any("promises little" in caveat for caveat in weak.caveats)
+    assert any("No defense in this study has a proof" in detail for detail in weak.details)
+
+
+def test_a_mechanism_without_its_noise_is_not_called_proven() -> None:
+    bare = row("dp_sgd", 0.8, 0.5, sigma=0.0)
+    caveats = " ".join(advise(study(row("none", 0.9, 1.0), bare)).caveats)
+    assert "dp_sgd(sigma=0.0): without the noise" in caveats and "holds against every" not in caveats
+
+
+def test_where_nothing_can_be_ranked_it_says_so() -> None:
+    other = row("sign", 0.8, 0.0)
+    assert "cannot rank" in advise(study(row("none", 0.9, 0.0), other)).headline
+    assert "learns nothing" in advise(study(row("none", 0.1, 1.0), other)).headline
+    assert "None of these" in advise(study(row("none", 0.9, 1.0), row("clipping", 0.9, 1.0))).headline
+
+
+def test_the_plot_has_every_point_with_epsilon_beside_dp_and_labels_apart() -> None:
+    rows = [row("none", 0.9, 1.0)] + [row("dp_sgd", 0.5, 0.0, epsilon=e) for e in (1.0, 2.0, 3.0)]
+    plot = build_plot(rows)
+    assert plot is not None and len(plot.marks) == 4
+    assert sorted(m.label for m in plot.marks) == ["0", "1: ε 1.0", "2: ε 2.0", "3: ε 3.0"]
+    heights = sorted(m.label_y for m in plot.marks if m.kind == "formal")
+    assert all(b - a >= 20 for a, b in itertools.pairwise(heights))
+    none = next(m for m in plot.marks if m.kind == "none")
+    assert none.x > max(m.x for m in plot.marks if m is not none)  # more accurate: further to the right
+    assert none.y < min(m.y for m in plot.marks if m is not none)  # leaks more: higher up
+    assert build_plot([]) is None
+
+
+def test_the_page_escapes_what_users_wrote_and_needs_nothing_from_elsewhere() -> None:
+    nasty = "<script>alert(1)</script>"
+    page = tradeoff_html(study(row("none", 0.9, 1.0), row("sign", 0.8, 0.1, layer=nasty), title=nasty))
+    assert nasty not in page and page.count("&lt;script&gt;") >= 4
+    assert "http://" not in page and "https://" not in page and "<svg" in page
+    assert "--paper" in page  # the style of the other reports came along

@@ -1,0 +1,76 @@
+"""The specification: strengths become points, mistakes become one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seepage.errors import SpecError
+from seepage.tradeoff import parse_tradeoff, read_tradeoff
+
+BASE = {"model": "mlp", "data": "digits"}
+
+
+def titles(*defenses: object) -> list[str]:
+    return [point.title for point in parse_tradeoff({**BASE, "defenses": list(defenses)}).points()]
+
+
+def test_a_toml_file_expands_to_one_point_for_each_strength(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(
+        'model = "mlp"\ndata = "digits"\nseeds = [4]\n'
+        'defenses = [{name="clipping", norm=[1.0, 0.1]}, {name="dp_sgd", sigma=[0.1, 1.0]}]\n'
+        "[training]\nrounds = 3\nclients = 2\nexamples = 16\n"
+    )
+    spec = read_tradeoff(file)
+    assert [point.title for point in spec.points()] == [
+        "none",
+        "clipping(norm=1.0)",
+        "clipping(norm=0.1)",
+        "dp_sgd(sigma=0.1)",
+        "dp_sgd(sigma=1.0)",
+    ]
+    assert len({point.key for point in spec.points()}) == 5
+    assert (spec.training.rounds, spec.training.test_examples, spec.training_seeds) == (3, 256, (4,))
+    audit = spec.audit(spec.points()[2])
+    assert audit.defenses[0].options == {"norm": 0.1} and audit.seeds == (4,)
+    assert spec.audit(spec.points()[0]).defenses == ()
+
+
+def test_none_is_there_once_and_two_lists_give_their_product() -> None:
+    assert titles() == titles("none") == ["none"]
+    assert titles({"name": "dp_sgd", "clip": [1.0, 2.0], "sigma": [3.0, 4.0]})[1:] == [
+        f"dp_sgd(clip={c}, sigma={s})" for c in (1.0, 2.0) for s in (3.0, 4.0)
+    ]
+
+
+def test_a_setting_that_is_itself_a_list_stays_one_unless_it_is_a_list_of_lists() -> None:
+    assert len(titles({"name": "share_layers", "only": ["a", "b"]})) == 2
+    assert len(titles({"name": "share_layers", "only": [["a"], ["b"]]})) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"trainin": {}}, "did you mean 'training'"),
+        ({"training": {"round": 3}}, "did you mean 'training.rounds'"),
+        ({"training": {"examples": 12}}, "must be a multiple of protocol.batch_size"),
+        ({"training": {"seeds": [1, 1]}}, "none twice"),
+        ({"fail_on": {"exact": 0.1}}, "fail_on belongs to an audit"),
+    ],
+)
+def test_mistakes_are_named(change: dict[str, object], said: str) -> None:
+    with pytest.raises(SpecError) as error:
+        parse_tradeoff({**BASE, **change})
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_wrong_defenses_are_named() -> None:
+    for wanted, said in (
+        ({"name": "cliping"}, "did you mean 'clipping'"),
+        ({"name": "clipping", "norm": []}, "is empty"),
+        ({"name": "clipping", "norm": [1.0, 1.0]}, "listed twice"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            titles(wanted)
