@@ -57,7 +57,7 @@ COLUMNS = (
 
 NOTES = (
     "One example, first layer of the FC-NN (1000 neurons), no traps. The paper prints pictures without "
-    "figures and does not name its clip norms and noise scales in the text; it calls sigma > 1 an adequate noise.",
+    "figures and does not name its clip norms and noise scales in the text; it calls sigma > 1 adequate.",
     "Noise is added to each coordinate with standard deviation sigma * c. PSNR is capped at 100 dB.",
     "A server that knows of the noise pools all rows: the paper's reading takes one.",
 )
