@@ -114,6 +114,10 @@ class GradientInversion(PerUpdateAttack):
 
     def _matching(self, problem: Problem, start: Candidates) -> Objective:
         weights = self.layer_weights(len(problem.observed))
+        if len(start) == 1 and not start.labels.is_floating_point():
+            fast = single_backprop_matching(problem, self.distance, weights, start)
+            if fast is not None:  # compared with double backprop, which therefore works
+                return fast
         try:
             update_matching(problem, self.distance, weights)(start.restart(0))
         except (RuntimeError, NotImplementedError) as error:
@@ -124,7 +128,7 @@ class GradientInversion(PerUpdateAttack):
             ) from error
         check_memory(problem, start)
         matching, vectorised = fastest_matching(problem, self.distance, weights, start)
-        if vectorised or start.labels.is_floating_point():
+        if vectorised or len(start) == 1 or start.labels.is_floating_point():
             return matching
         return single_backprop_matching(problem, self.distance, weights, start) or matching
 

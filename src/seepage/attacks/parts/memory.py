@@ -64,7 +64,8 @@ def check_memory(problem: Problem, candidates: Candidates) -> None:
     if total is None or problem.num_examples < SMALL_BATCH:
         return
     weights = sum(t.numel() * t.element_size() for t in problem.observed)
-    needed = kept_bytes(problem, candidates) + problem.local_steps * weights
+    # several local steps keep the weights of as many halvings, see `replay`
+    needed = kept_bytes(problem, candidates) + problem.local_steps.bit_length() * weights
     if needed > total:
         raise NotApplicable(
             f"inverting {problem.num_examples} examples of this model takes about {needed / 1e9:.1f} GB, but "

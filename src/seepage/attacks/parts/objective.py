@@ -115,7 +115,7 @@ def fastest_matching(
     # A large model keeps a CPU busy with one restart already. (By size and not by the clock: the choice
     # moves the last bits, and the same audit must give the same result.)
     busy = start.inputs.device.type == "cpu" and sum(t.numel() for t in problem.observed) > LARGE_MODEL
-    if len(start) == 1 or busy or problem.local_steps > 1:  # checkpoints do not go with vmap
+    if len(start) == 1 or busy or problem.local_steps > 1:  # replay does not go with vmap
         return looped, False
     batched = update_matching(problem, distance, weights, vectorised=True)
     try:

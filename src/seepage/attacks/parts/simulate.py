@@ -1,7 +1,7 @@
 """The update that candidate inputs would lead to: the client's own local training, kept differentiable.
 
-Equal bit for bit to `federation.local_update` on the same examples. Several local steps are unrolled with a
-checkpoint for each, so that beside the weights of every step only one step's activations are in memory.
+Equal bit for bit to `federation.local_update` on the same examples. Several local steps are played again on
+the way back (see `replay`), so that memory hardly grows with their number.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.utils.checkpoint import checkpoint
 
 from seepage.attacks.parts.embeddings import forward_from_embeddings
 from seepage.attacks.parts.problem import Problem
 from seepage.attacks.parts.relaxed_labels import as_targets
+from seepage.attacks.parts.replay import Replay
 from seepage.federation import LOSSES, local_batches, loss_name, trainable
 
-Gradient = Callable[[Sequence[Tensor], Tensor, Tensor], tuple[Tensor, ...]]
-"""(weights, inputs, labels) to the gradient of the loss with respect to the weights, differentiable."""
+Gradient = Callable[[Sequence[Tensor], Tensor, Tensor, bool], tuple[Tensor, ...]]
+"""(weights, inputs, labels, differentiable) to the gradient of the loss with respect to the weights."""
 
 
 def simulated_update(
@@ -27,7 +27,7 @@ def simulated_update(
 ) -> tuple[Tensor, ...]:
     """What the clients of `problem` would send if they held these inputs and labels.
 
-    functional: take gradients by torch.func, which vmap needs, instead of autograd, which checkpoints need.
+    functional: take gradients by torch.func, which vmap needs, instead of autograd, which replay needs.
     The model must already be in the mode that clients train in.
     """
     if problem.one_gradient:
@@ -55,19 +55,25 @@ def _client_update(
     if not functional:
         weights = [weight.requires_grad_() for weight in weights]
     if problem.training.algorithm == "fedsgd":
-        return gradient(weights, inputs, labels)
-    return _delta(problem, gradient, weights, inputs, labels)
+        return gradient(weights, inputs, labels, True)
+    return _delta(problem, gradient, weights, inputs, labels, replay=not functional)
 
 
 def _delta(
-    problem: Problem, gradient: Gradient, received: list[Tensor], inputs: Tensor, labels: Tensor
+    problem: Problem,
+    gradient: Gradient,
+    received: list[Tensor],
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    replay: bool,
 ) -> tuple[Tensor, ...]:
     """torch.optim.SGD written out, as its own step is not differentiable."""
     training, count = problem.training, len(received)
 
-    def step(x: Tensor, y: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def step(x: Tensor, y: Tensor, *state: Tensor, differentiable: bool = True) -> tuple[Tensor, ...]:
         weights, velocity = state[:count], state[count:]
-        grads = gradient(weights, x, y)
+        grads = gradient(weights, x, y, differentiable)
         if training.weight_decay:
             grads = tuple(g.add(w, alpha=training.weight_decay) for g, w in zip(grads, weights, strict=True))
         if training.momentum and velocity:
@@ -77,12 +83,12 @@ def _delta(
 
     batches = local_batches(len(inputs), training)
     state: tuple[Tensor, ...] = tuple(received)
-    for index in batches:
-        where = index.to(inputs.device)
-        if len(batches) == 1:
+    if replay and len(batches) > 1:
+        state = Replay(step, batches, state).final_state(inputs, labels)
+    else:
+        for index in batches:
+            where = index.to(inputs.device)
             state = step(inputs[where], labels[where], *state)
-        else:
-            state = checkpoint(step, inputs[where], labels[where], *state, use_reentrant=False)
     return tuple(new - old for new, old in zip(state[:count], received, strict=True))
 
 
@@ -102,16 +108,20 @@ def _loss(problem: Problem, weights: Sequence[Tensor], inputs: Tensor, labels: T
 
 
 def _by_autograd(problem: Problem) -> Gradient:
-    def gradient(weights: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    def gradient(
+        weights: Sequence[Tensor], inputs: Tensor, labels: Tensor, differentiable: bool
+    ) -> tuple[Tensor, ...]:
         value = _loss(problem, weights, inputs, labels)
-        grads = torch.autograd.grad(value, list(weights), create_graph=True, allow_unused=True)
+        grads = torch.autograd.grad(value, list(weights), create_graph=differentiable, allow_unused=True)
         return tuple(torch.zeros_like(w) if g is None else g for w, g in zip(weights, grads, strict=True))
 
     return gradient
 
 
 def _by_func(problem: Problem) -> Gradient:
-    def gradient(weights: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    def gradient(
+        weights: Sequence[Tensor], inputs: Tensor, labels: Tensor, differentiable: bool
+    ) -> tuple[Tensor, ...]:
         found = torch.func.grad(lambda w: _loss(problem, w, inputs, labels))(tuple(weights))
         return tuple(found)
 

@@ -237,10 +237,10 @@ def _pull(
 def _agrees(
     engine: SingleBackprop, problem: Problem, distance: Distance, weights: Weights, inputs: Tensor
 ) -> bool:
-    """Compare with double backprop of the same surrogate loss: at the start, elsewhere, and far away."""
+    """Compare with double backprop of the same surrogate loss: at the start, and far away."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(inputs.shape, generator=generator).to(inputs) * problem.unit
-    for x in (inputs, problem.centre + noise, problem.centre + FAR * noise):
+    for x in (inputs, problem.centre + FAR * noise):
         try:
             value, fast = engine.evaluate(x, distance, weights)
             expected_value, slow = _by_double_backprop(engine, problem, distance, weights, x)
