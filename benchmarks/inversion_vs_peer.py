@@ -35,9 +35,9 @@ from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS
 from seepage.attacks.base import Attack
-from seepage.attacks.parts.distances import cosine
-from seepage.attacks.parts.objective import Candidates, update_matching
-from seepage.attacks.parts.problem import pose_problem
+from seepage.attacks.parts.inversion.distances import cosine
+from seepage.attacks.parts.inversion.objective import Candidates, update_matching
+from seepage.attacks.parts.inversion.problem import pose_problem
 from seepage.attacks.parts.progress import Progress, listening
 from seepage.federation import local_update
 from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Modality

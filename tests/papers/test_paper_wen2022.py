@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from seepage.attacks.parts.fishing_head import cut_head, find_head
+from seepage.attacks.parts.fishing.head import cut_head, find_head
 from seepage.errors import DataError
 from seepage.federation import local_update
 from seepage.metrics import psnr, registered_psnr, registered_psnr_available

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.parts.certify import TOLERANCE, Certificate, certify
+from seepage.attacks.parts.crafting.routes import Decode
 from seepage.attacks.parts.gradients import LayerGradient, layer_gradient
 from seepage.attacks.parts.labels import infer_label_counts
 from seepage.attacks.parts.layers import LinearLayer, trace_linear_layers
 from seepage.attacks.parts.reversible import inputs_of
-from seepage.attacks.parts.routes import Decode
 from seepage.attacks.parts.rows import RowScan, agreeing_rows, representatives, scan_rows
 from seepage.attacks.parts.tokens import EXACT_LOOK_UP, tokens_of
 from seepage.errors import NotApplicable

@@ -26,8 +26,8 @@ from seepage.attacks.fishing import (
     examples_behind,
     one_party,
 )
-from seepage.attacks.parts.fishing_catch import Catch, Fished, head_gradient
-from seepage.attacks.parts.fishing_cuts import (
+from seepage.attacks.parts.fishing.catch import Catch, Fished, head_gradient
+from seepage.attacks.parts.fishing.cuts import (
     Interval,
     Sharpness,
     full_bound,
@@ -35,7 +35,7 @@ from seepage.attacks.parts.fishing_cuts import (
     next_cut,
     one_shot_bound,
 )
-from seepage.attacks.parts.fishing_head import (
+from seepage.attacks.parts.fishing.head import (
     Head,
     cut_head,
     find_head,
@@ -44,7 +44,7 @@ from seepage.attacks.parts.fishing_head import (
     sent_gradient,
     single_example_model,
 )
-from seepage.attacks.parts.fishing_replay import State, advance, begin, prepared
+from seepage.attacks.parts.fishing.replay import State, advance, begin, prepared
 from seepage.types import Crafted, Exchange, Grant, Knowledge
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from seepage.attacks.fishing import Fishing, Hook, aggregate_note, check_target, examples_behind, hooked
-from seepage.attacks.parts.fishing_catch import Catch, Fished, head_gradient
-from seepage.attacks.parts.fishing_cuts import ALONE, WHOLE
-from seepage.attacks.parts.fishing_head import (
+from seepage.attacks.parts.fishing.catch import Catch, Fished, head_gradient
+from seepage.attacks.parts.fishing.cuts import ALONE, WHOLE
+from seepage.attacks.parts.fishing.head import (
     Head,
     HeadReading,
     class_counts,

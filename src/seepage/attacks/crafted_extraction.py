@@ -17,10 +17,10 @@ from torch import nn
 from seepage.attacks.analytic_extraction import choose_layer, read_layer
 from seepage.attacks.base import Attack, pool
 from seepage.attacks.exact_extraction import peel
+from seepage.attacks.parts.crafting.merging import merge_repeats
+from seepage.attacks.parts.crafting.routes import Decode
+from seepage.attacks.parts.crafting.scale_tuning import Trial
 from seepage.attacks.parts.layers import LinearLayer
-from seepage.attacks.parts.merging import merge_repeats
-from seepage.attacks.parts.routes import Decode
-from seepage.attacks.parts.scale_tuning import Trial
 from seepage.errors import NotApplicable, SpecError
 from seepage.federation import aggregate, apply_update
 from seepage.registry import lookup

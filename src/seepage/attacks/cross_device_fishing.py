@@ -23,15 +23,15 @@ from seepage.attacks.fishing import (
     chosen_direction,
     hooked,
 )
-from seepage.attacks.parts.fishing_catch import Catch
-from seepage.attacks.parts.fishing_cuts import WHOLE
-from seepage.attacks.parts.fishing_features import (
+from seepage.attacks.parts.fishing.catch import Catch
+from seepage.attacks.parts.fishing.cuts import WHOLE
+from seepage.attacks.parts.fishing.features import (
     FEATURE_CHOICES,
     FeatureEstimate,
     cut_at_mass,
     estimate_features,
 )
-from seepage.attacks.parts.fishing_head import (
+from seepage.attacks.parts.fishing.head import (
     Head,
     class_head,
     cut_head,
@@ -39,7 +39,7 @@ from seepage.attacks.parts.fishing_head import (
     needs_bias,
     read_head,
 )
-from seepage.attacks.parts.fishing_tail import read_tail
+from seepage.attacks.parts.fishing.tail import read_tail
 from seepage.errors import NotApplicable, SpecError
 from seepage.registry import lookup
 from seepage.types import Crafted, Exchange, Grant, Knowledge

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seepage.attacks.gradient_inversion import GradientInversion
-from seepage.attacks.parts.distances import euclidean
-from seepage.attacks.parts.relaxed_labels import LabelRule
-from seepage.attacks.parts.settings import assumed_training, check_settings
-from seepage.attacks.parts.solvers import lbfgs
+from seepage.attacks.parts.inversion.distances import euclidean
+from seepage.attacks.parts.inversion.relaxed_labels import LabelRule
+from seepage.attacks.parts.inversion.settings import assumed_training, check_settings
+from seepage.attacks.parts.inversion.solvers import lbfgs
 
 
 def deep_leakage(

@@ -20,11 +20,11 @@ from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.parts.gradients import LayerGradient, layer_gradient
 from seepage.attacks.parts.labels import infer_label_counts
 from seepage.attacks.parts.layers import LinearLayer
-from seepage.attacks.parts.peel_codes import Code, choose_code
-from seepage.attacks.parts.peel_notes import Outcome, describe
-from seepage.attacks.parts.peel_residual import Residual
-from seepage.attacks.parts.peel_signals import BackwardSignals
-from seepage.attacks.parts.peeling import Peeling
+from seepage.attacks.parts.peeling.codes import Code, choose_code
+from seepage.attacks.parts.peeling.loop import Peeling
+from seepage.attacks.parts.peeling.notes import Outcome, describe
+from seepage.attacks.parts.peeling.residual import Residual
+from seepage.attacks.parts.peeling.signals import BackwardSignals
 from seepage.errors import NotApplicable
 from seepage.types import (
     INPUT_SPACE,

@@ -24,9 +24,9 @@ from seepage.attacks.fishing import (
     chosen_direction,
     hooked,
 )
-from seepage.attacks.parts.fishing_catch import Catch, Fished
-from seepage.attacks.parts.fishing_head import Head, cut_head, find_head, head_features, needs_bias
-from seepage.attacks.parts.fishing_tail import Tail, fished_tail, next_tail_cut, read_tail
+from seepage.attacks.parts.fishing.catch import Catch, Fished
+from seepage.attacks.parts.fishing.head import Head, cut_head, find_head, head_features, needs_bias
+from seepage.attacks.parts.fishing.tail import Tail, fished_tail, next_tail_cut, read_tail
 from seepage.errors import NotApplicable, SpecError
 from seepage.types import Crafted, Exchange, Grant, Knowledge
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.base import Attack
-from seepage.attacks.parts.fishing_catch import REQUIRED, Catch, inner_attack, invert_catch
-from seepage.attacks.parts.fishing_head import (
+from seepage.attacks.parts.fishing.catch import REQUIRED, Catch, inner_attack, invert_catch
+from seepage.attacks.parts.fishing.head import (
     Head,
     check_batch_independence,
     check_makes_logits,
@@ -26,7 +26,7 @@ from seepage.attacks.parts.fishing_head import (
     dense_direction,
     find_head,
 )
-from seepage.attacks.parts.fishing_replay import State
+from seepage.attacks.parts.fishing.replay import State
 from seepage.errors import NotApplicable, SpecError
 from seepage.types import Crafted, Exchange, Grant, Knowledge, Reconstruction
 

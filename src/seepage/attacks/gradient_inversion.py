@@ -16,26 +16,26 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seepage.attacks.base import PerUpdateAttack
-from seepage.attacks.parts.diagnosis import Match, check_signal, notes_after, notes_before
-from seepage.attacks.parts.distances import Distance, Weights, cosine, equal_layers
-from seepage.attacks.parts.embeddings import embedding_name, look_up
-from seepage.attacks.parts.initialise import Initialiser, gaussian
-from seepage.attacks.parts.labels import infer_label_counts
-from seepage.attacks.parts.memory import check_memory
-from seepage.attacks.parts.objective import (
+from seepage.attacks.parts.inversion.diagnosis import Match, check_signal, notes_after, notes_before
+from seepage.attacks.parts.inversion.distances import Distance, Weights, cosine, equal_layers
+from seepage.attacks.parts.inversion.embeddings import embedding_name, look_up
+from seepage.attacks.parts.inversion.initialise import Initialiser, gaussian
+from seepage.attacks.parts.inversion.memory import check_memory
+from seepage.attacks.parts.inversion.objective import (
     Candidates,
     Objective,
     fastest_matching,
     sum_of,
     update_matching,
 )
-from seepage.attacks.parts.priors import PriorFactory
-from seepage.attacks.parts.problem import Problem, pose_problem
+from seepage.attacks.parts.inversion.priors import PriorFactory
+from seepage.attacks.parts.inversion.problem import Problem, pose_problem
+from seepage.attacks.parts.inversion.relaxed_labels import LabelRule, label_counts, start_labels
+from seepage.attacks.parts.inversion.simulate import simulated_update
+from seepage.attacks.parts.inversion.single_backprop import single_backprop_matching
+from seepage.attacks.parts.inversion.solvers import Search, Solution, Solver
+from seepage.attacks.parts.labels import infer_label_counts
 from seepage.attacks.parts.progress import Clock
-from seepage.attacks.parts.relaxed_labels import LabelRule, label_counts, start_labels
-from seepage.attacks.parts.simulate import simulated_update
-from seepage.attacks.parts.single_backprop import single_backprop_matching
-from seepage.attacks.parts.solvers import Search, Solution, Solver
 from seepage.errors import NotApplicable
 from seepage.federation import training_mode
 from seepage.types import Exchange, Knowledge, LocalTraining, Modality, Reconstruction

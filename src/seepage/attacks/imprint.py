@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.crafted_extraction import Bait, CraftedExtraction, Secret
+from seepage.attacks.parts.crafting.routes import Ladder
 from seepage.attacks.parts.layers import model_placement
-from seepage.attacks.parts.routes import Ladder
 from seepage.errors import NotApplicable, SpecError
 from seepage.types import Exchange, InputSpec, Knowledge, Modality
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seepage.attacks.gradient_inversion import GradientInversion
-from seepage.attacks.parts.distances import DISTANCES
-from seepage.attacks.parts.initialise import INITIALISERS
-from seepage.attacks.parts.priors import TV_KINDS, total_variation
-from seepage.attacks.parts.settings import assumed_training, check_settings, choose
-from seepage.attacks.parts.solvers import SCHEDULES, adam
+from seepage.attacks.parts.inversion.distances import DISTANCES
+from seepage.attacks.parts.inversion.initialise import INITIALISERS
+from seepage.attacks.parts.inversion.priors import TV_KINDS, total_variation
+from seepage.attacks.parts.inversion.settings import assumed_training, check_settings, choose
+from seepage.attacks.parts.inversion.solvers import SCHEDULES, adam
 
 
 def inverting_gradients(

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.crafted_extraction import READERS, Bait, CraftedExtraction, Secret, expected_batch
-from seepage.attacks.parts.carried import Hiding
-from seepage.attacks.parts.placement import Placed, place
-from seepage.attacks.parts.traps import Rows, draw_gaussian_rows, install
+from seepage.attacks.parts.crafting.carried import Hiding
+from seepage.attacks.parts.crafting.placement import Placed, place
+from seepage.attacks.parts.crafting.traps import Rows, draw_gaussian_rows, install
 from seepage.errors import SpecError
 from seepage.registry import lookup
 from seepage.types import Exchange, Knowledge

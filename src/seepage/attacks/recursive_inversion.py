@@ -18,12 +18,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.parts.inversion.problem import Problem, pose_problem
+from seepage.attacks.parts.inversion.simulate import simulated_update
 from seepage.attacks.parts.labels import infer_label_counts
-from seepage.attacks.parts.problem import Problem, pose_problem
-from seepage.attacks.parts.recursive_chain import Chain, Link, trace_chain
-from seepage.attacks.parts.recursive_solve import LayerSystem, Solved, solve
-from seepage.attacks.parts.recursive_steps import undo
-from seepage.attacks.parts.simulate import simulated_update
+from seepage.attacks.parts.recursive.chain import Chain, Link, trace_chain
+from seepage.attacks.parts.recursive.solve import LayerSystem, Solved, solve
+from seepage.attacks.parts.recursive.steps import undo
 from seepage.errors import NotApplicable, SpecError
 from seepage.federation import training_mode
 from seepage.types import Exchange, Knowledge, Reconstruction, UpdateKind

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seepage.attacks.gradient_inversion import GradientInversion
-from seepage.attacks.parts.distances import euclidean
-from seepage.attacks.parts.feature_statistics import feature_statistics
-from seepage.attacks.parts.initialise import INITIALISERS
-from seepage.attacks.parts.priors import group_consistency, small_values, total_variation
-from seepage.attacks.parts.settings import assumed_training, check_settings, choose
-from seepage.attacks.parts.solvers import adam, cosine_decay
+from seepage.attacks.parts.inversion.distances import euclidean
+from seepage.attacks.parts.inversion.feature_statistics import feature_statistics
+from seepage.attacks.parts.inversion.initialise import INITIALISERS
+from seepage.attacks.parts.inversion.priors import group_consistency, small_values, total_variation
+from seepage.attacks.parts.inversion.settings import assumed_training, check_settings, choose
+from seepage.attacks.parts.inversion.solvers import adam, cosine_decay
 
 
 def see_through_gradients(

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from seepage.attacks.gradient_inversion import GradientInversion
-from seepage.attacks.parts.distances import early_layers, l1_l2
-from seepage.attacks.parts.settings import assumed_training, check_settings
-from seepage.attacks.parts.solvers import adam, cosine_decay
+from seepage.attacks.parts.inversion.distances import early_layers, l1_l2
+from seepage.attacks.parts.inversion.settings import assumed_training, check_settings
+from seepage.attacks.parts.inversion.solvers import adam, cosine_decay
 
 
 def tag(

@@ -21,16 +21,16 @@ from seepage.attacks.crafted_extraction import (
     expected_batch,
     read_bait,
 )
-from seepage.attacks.parts.carried import Hiding
-from seepage.attacks.parts.placement import Placed, place
-from seepage.attacks.parts.scale_tuning import (
+from seepage.attacks.parts.crafting.carried import Hiding
+from seepage.attacks.parts.crafting.placement import Placed, place
+from seepage.attacks.parts.crafting.scale_tuning import (
     Trial,
     default_scale,
     effective_dimensions,
     scale_from_examples,
     scale_from_rounds,
 )
-from seepage.attacks.parts.traps import Rows, draw_trap_rows, install, lonely, peelable
+from seepage.attacks.parts.crafting.traps import Rows, draw_trap_rows, install, lonely, peelable
 from seepage.errors import SpecError
 from seepage.registry import lookup
 from seepage.types import Exchange, Knowledge

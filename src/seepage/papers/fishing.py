@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.fishing import Fishing
-from seepage.attacks.parts.fishing_catch import Fished
-from seepage.attacks.parts.fishing_head import find_head, head_features
+from seepage.attacks.parts.fishing.catch import Fished
+from seepage.attacks.parts.fishing.head import find_head, head_features
 from seepage.errors import DataError
 from seepage.federation import THREATS, Played, client, knowledge, local_update, play
 from seepage.metrics import nearest_truth, psnr, registered_psnr

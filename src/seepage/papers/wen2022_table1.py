@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.cross_device_fishing import CrossDeviceFishing, cross_device_fishing
-from seepage.attacks.parts.fishing_features import ks_statistic
-from seepage.attacks.parts.fishing_head import cut_head, find_head
+from seepage.attacks.parts.fishing.features import ks_statistic
+from seepage.attacks.parts.fishing.head import cut_head, find_head
 from seepage.federation import Played, local_update
 from seepage.papers.fishing import (
     FEATURES_ONCE,

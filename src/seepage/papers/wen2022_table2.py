@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.binary_fishing import one_shot_binary_fishing
-from seepage.attacks.parts.fishing_catch import inner_attack, invert_catch
-from seepage.attacks.parts.fishing_head import find_head, head_features
+from seepage.attacks.parts.fishing.catch import inner_attack, invert_catch
+from seepage.attacks.parts.fishing.head import find_head, head_features
 from seepage.federation import draw_clients, local_update
 from seepage.metrics import assign, psnr, registered_psnr
 from seepage.papers.extraction import Source
@@ -104,8 +104,7 @@ NOTES = (
     "works; the others: inverting_gradients with few steps (120; trained ResNet-20: 100). The labels are "
     "granted without fishing as well. The same number of steps is spent on one fished picture as on a "
     "whole batch.",
-    "LeNet's attack was chosen among three by its result on the first seed; only further seeds are a fair test "
-    "of it.",
+    "LeNet's attack was chosen among three by its result on the first seed: only further seeds test it.",
     "Features of untrained networks differ little between pictures, so that they are fished in double "
     "precision with beta = 1e12; the ConvNet without fishing runs in single precision to save time.",
     "Batches of one seed are nested: the smaller is part of the larger, so that the same outlier may be "

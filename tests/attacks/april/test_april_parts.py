@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.april import april
-from seepage.attacks.parts.april_solve import solve_bilinear
-from seepage.attacks.parts.april_tokens import trace_tokens
+from seepage.attacks.parts.april.solve import solve_bilinear
+from seepage.attacks.parts.april.tokens import trace_tokens
 from seepage.errors import NotApplicable
 from seepage.types import InputSpec, Knowledge, LocalTraining, Modality
 from seepage.workloads.models import MODELS

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.fishing import Fishing
-from seepage.attacks.parts.fishing_catch import Catch, Fished
+from seepage.attacks.parts.fishing.catch import Catch, Fished
 from seepage.federation import THREATS, Played, client, knowledge, local_update, play
 from seepage.types import Batch, Broadcast, InputSpec, Knowledge, LocalTraining, Modality
 

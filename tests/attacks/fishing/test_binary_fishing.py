@@ -20,7 +20,7 @@ from tests.attacks.fishing.play import (
 from torch import nn
 
 from seepage.attacks.binary_fishing import BinaryFishing, binary_fishing, one_shot_binary_fishing
-from seepage.attacks.parts.fishing_catch import Catch, outlyingness
+from seepage.attacks.parts.fishing.catch import Catch, outlyingness
 from seepage.errors import NotApplicable, SpecError
 from seepage.types import Batch, Grant, LocalTraining
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from seepage.attacks.parts.fishing_features import (
+from seepage.attacks.parts.fishing.features import (
     FEATURE_CHOICES,
     cut_at_mass,
     estimate_features,

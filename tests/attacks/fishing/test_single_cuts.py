@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from seepage.attacks.cross_device_fishing import cross_device_fishing
 from seepage.attacks.feature_fishing import feature_fishing
 from seepage.attacks.fishing import chosen_direction
-from seepage.attacks.parts.fishing_head import find_head
+from seepage.attacks.parts.fishing.head import find_head
 from seepage.errors import NotApplicable, SpecError
 from seepage.types import Batch, Grant
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.problem import Problem, pose_problem
+from seepage.attacks.parts.inversion.problem import Problem, pose_problem
 from seepage.federation import local_update
 from seepage.types import (
     Batch,

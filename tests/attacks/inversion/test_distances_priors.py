@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.distances import DISTANCES, LAYER_WEIGHTS, cosine, euclidean, l1_l2
-from seepage.attacks.parts.feature_statistics import (
+from seepage.attacks.parts.inversion.distances import DISTANCES, LAYER_WEIGHTS, cosine, euclidean, l1_l2
+from seepage.attacks.parts.inversion.feature_statistics import (
     expected_statistics,
     feature_statistics,
     statistics_distance,
 )
-from seepage.attacks.parts.objective import Candidates, Objective, sum_of, update_matching
-from seepage.attacks.parts.priors import (
+from seepage.attacks.parts.inversion.objective import Candidates, Objective, sum_of, update_matching
+from seepage.attacks.parts.inversion.priors import (
     TV_KINDS,
     PriorFactory,
     anisotropic_tv,

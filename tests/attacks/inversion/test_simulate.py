@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from seepage.attacks.parts.problem import pose_problem
-from seepage.attacks.parts.simulate import simulated_update
+from seepage.attacks.parts.inversion.problem import pose_problem
+from seepage.attacks.parts.inversion.simulate import simulated_update
 from seepage.federation import aggregate, local_update, training_mode
 from seepage.types import Batch, Broadcast, Exchange, InputSpec, LocalTraining, Modality
 

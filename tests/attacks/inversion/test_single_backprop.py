@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.distances import cosine, euclidean, l1_l2
-from seepage.attacks.parts.objective import Candidates
-from seepage.attacks.parts.problem import Problem, pose_problem
-from seepage.attacks.parts.single_backprop import single_backprop_matching
+from seepage.attacks.parts.inversion.distances import cosine, euclidean, l1_l2
+from seepage.attacks.parts.inversion.objective import Candidates
+from seepage.attacks.parts.inversion.problem import Problem, pose_problem
+from seepage.attacks.parts.inversion.single_backprop import single_backprop_matching
 from seepage.federation import local_update, training_mode
 from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Modality
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.objective import Candidates, Evaluation, Objective, differentiated
-from seepage.attacks.parts.progress import Clock, Progress, listening
-from seepage.attacks.parts.solvers import (
+from seepage.attacks.parts.inversion.objective import Candidates, Evaluation, Objective, differentiated
+from seepage.attacks.parts.inversion.solvers import (
     SCHEDULES,
     Search,
     Solver,
@@ -19,6 +18,7 @@ from seepage.attacks.parts.solvers import (
     lbfgs,
     step_decay,
 )
+from seepage.attacks.parts.progress import Clock, Progress, listening
 
 GOAL = torch.tensor([[[0.2, -0.4, 0.9]], [[-0.7, 0.1, 0.3]]], dtype=torch.float64)  # two restarts
 START = Candidates(torch.zeros(2, 1, 3, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.long))

@@ -13,12 +13,12 @@ from torch import nn
 from seepage.attacks.base import Attack
 from seepage.attacks.deep_leakage import deep_leakage, idlg
 from seepage.attacks.inverting_gradients import inverting_gradients
-from seepage.attacks.parts import memory
-from seepage.attacks.parts.diagnosis import Match, notes_after
-from seepage.attacks.parts.initialise import INITIALISERS, PATCH
-from seepage.attacks.parts.objective import Candidates
-from seepage.attacks.parts.relaxed_labels import start_labels
-from seepage.attacks.parts.solvers import Solution
+from seepage.attacks.parts.inversion import memory
+from seepage.attacks.parts.inversion.diagnosis import Match, notes_after
+from seepage.attacks.parts.inversion.initialise import INITIALISERS, PATCH
+from seepage.attacks.parts.inversion.objective import Candidates
+from seepage.attacks.parts.inversion.relaxed_labels import start_labels
+from seepage.attacks.parts.inversion.solvers import Solution
 from seepage.attacks.see_through_gradients import see_through_gradients
 from seepage.attacks.tag import tag
 from seepage.errors import NotApplicable

@@ -11,12 +11,12 @@ from torch import nn
 
 from seepage.attacks.parts.gradients import layer_gradient
 from seepage.attacks.parts.layers import LinearLayer, trace_linear_layers
-from seepage.attacks.parts.peel_codes import NumberCode, TokenCode
-from seepage.attacks.parts.peel_match import find_scale, match_labels
-from seepage.attacks.parts.peel_refine import refine
-from seepage.attacks.parts.peel_residual import Found, Residual
-from seepage.attacks.parts.peel_signals import BackwardSignals, layer_reads
-from seepage.attacks.parts.peel_sparse import unmix
+from seepage.attacks.parts.peeling.codes import NumberCode, TokenCode
+from seepage.attacks.parts.peeling.match import find_scale, match_labels
+from seepage.attacks.parts.peeling.refine import refine
+from seepage.attacks.parts.peeling.residual import Found, Residual
+from seepage.attacks.parts.peeling.signals import BackwardSignals, layer_reads
+from seepage.attacks.parts.peeling.sparse import unmix
 from seepage.federation import LOSSES
 from seepage.types import Batch, InputSpec, Modality
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.recursive_chain import trace_chain
+from seepage.attacks.parts.recursive.chain import trace_chain
 from seepage.attacks.recursive_inversion import RecursiveInversion, one_step_gradient, recursive_inversion
 from seepage.errors import NotApplicable, SpecError
 from seepage.federation import local_update

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seepage.attacks.parts.recursive_chain import Link, trace_chain
-from seepage.attacks.parts.recursive_solve import DENSE_UNKNOWNS, LayerSystem, Solved, solve
-from seepage.attacks.parts.recursive_steps import step_of, undo
+from seepage.attacks.parts.recursive.chain import Link, trace_chain
+from seepage.attacks.parts.recursive.solve import DENSE_UNKNOWNS, LayerSystem, Solved, solve
+from seepage.attacks.parts.recursive.steps import step_of, undo
 from seepage.errors import NotApplicable
 from seepage.types import InputSpec, Modality
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from seepage.attacks.imprint import ImprintedModel, imprint
+from seepage.attacks.parts.crafting.routes import Ladder
 from seepage.attacks.parts.gradients import LayerGradient
-from seepage.attacks.parts.routes import Ladder
 from seepage.errors import NotApplicable, SpecError
 from seepage.types import Batch, InputSpec, Modality
 

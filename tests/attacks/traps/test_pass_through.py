@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seepage.attacks.parts.carried import Hiding
+from seepage.attacks.parts.crafting.carried import Hiding
+from seepage.attacks.parts.crafting.placement import Placed, place
 from seepage.attacks.parts.path import layer_input
-from seepage.attacks.parts.placement import Placed, place
 from seepage.errors import NotApplicable
 from seepage.types import InputSpec, LocalTraining
 

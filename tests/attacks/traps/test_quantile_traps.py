@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from seepage.attacks.parts.traps import lonely
+from seepage.attacks.parts.crafting.traps import lonely
 from seepage.attacks.quantile_traps import quantile_traps
 from seepage.errors import NotApplicable
 from seepage.types import Batch, InputSpec, Modality

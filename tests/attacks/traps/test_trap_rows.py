@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from seepage.attacks.parts.carried import Hiding, at_the_input
-from seepage.attacks.parts.scale_tuning import (
+from seepage.attacks.parts.crafting.carried import Hiding, at_the_input
+from seepage.attacks.parts.crafting.scale_tuning import (
     Trial,
     default_scale,
     firing_scales,
     scale_from_examples,
     scale_from_rounds,
 )
-from seepage.attacks.parts.traps import Rows, draw_trap_rows, install, lonely
+from seepage.attacks.parts.crafting.traps import Rows, draw_trap_rows, install, lonely
 from seepage.types import InputSpec, Modality
 
 from .helpers import image_spec

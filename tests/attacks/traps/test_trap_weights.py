@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from seepage.attacks.crafted_extraction import CraftedExtraction, Secret, read_bait
-from seepage.attacks.parts.traps import lonely, peelable
+from seepage.attacks.parts.crafting.traps import lonely, peelable
 from seepage.attacks.quantile_traps import quantile_traps
 from seepage.attacks.trap_weights import trap_weights
 from seepage.federation import local_update

@@ -1,0 +1,1 @@
+"""Closed-form recovery from a vision transformer's first attention."""

@@ -1,0 +1,159 @@
+"""Where in a model traps go: which dense layer, how the input gets there, and with which values."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.parts.crafting.carried import Carried, Hiding, at_the_input
+from seepage.attacks.parts.crafting.pass_through import pass_through, verify
+from seepage.attacks.parts.crafting.routes import Route
+from seepage.attacks.parts.layers import LinearLayer, model_placement, trace_linear_layers
+from seepage.attacks.parts.path import path_to
+from seepage.errors import NotApplicable
+from seepage.federation import trainable
+from seepage.registry import unknown
+from seepage.types import Knowledge, Modality
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A copy of the model whose layer `layer` sees every input value, ready for the trap rows."""
+
+    model: nn.Module
+    layer: LinearLayer
+    carried: Carried
+    """For text: of the flattened embeddings."""
+    decode: Route | None
+    """None where the layer reads the input or the embeddings directly."""
+    note: str
+
+    @property
+    def module(self) -> nn.Linear:
+        found = self.model.get_submodule(self.layer.name)
+        assert isinstance(found, nn.Linear)
+        return found
+
+    def unit_values(self, inputs: Tensor) -> Tensor:
+        """(n, d) values in [0, 1] of inputs as the model is fed them; token ids become embeddings."""
+        if self.layer.embedding is not None:
+            return self.model.get_parameter(self.layer.embedding).detach()[inputs].flatten(1)
+        return (inputs.flatten(1) - self.carried.low) / (self.carried.high - self.carried.low)
+
+
+def place(
+    model: nn.Module, known: Knowledge, *, layer: str | None, hiding: Hiding, needs_range: bool = True
+) -> Placed:
+    """Copy the model and clear the way to the layer, or NotApplicable with the reason.
+
+    needs_range: the rows are drawn for values in [0, 1]. Otherwise an unknown value range is no hindrance
+    at a layer that reads the input: the rows are then meant for the values as the model is fed them.
+    """
+    chosen = choose_trap_layer(model, known, layer)
+    unknown_range = known.normalised or known.input.value_range is None
+    if unknown_range and chosen.reads == "input" and not needs_range:
+        return Placed(copy.deepcopy(model), chosen, _as_fed(chosen, model), None, "")
+    value_range = _value_range(known)
+    crafted = copy.deepcopy(model)
+    if chosen.reads == "embedding":
+        carried = _uniform_embedding(crafted, chosen, hiding)
+        note = "The embedding was redrawn from U(0, 1)."
+        return Placed(crafted, chosen, carried, None, note)
+    start = at_the_input(known.input, value_range, crafted)
+    if chosen.reads == "input":
+        return Placed(crafted, chosen, start, None, "")
+    steps = path_to(crafted, known.input, chosen.name)
+    train_mode = known.local is not None and known.local.batch_norm == "train"
+    carried = pass_through(steps, start, hiding, train_mode=train_mode)
+    verify(crafted, chosen.name, carried, known.input)
+    kinds = [type(s.module).__name__ for s in steps if isinstance(s.module, nn.Conv2d | nn.Linear)]
+    note = f"The input was passed through {len(kinds)} layer(s) before it ({', '.join(kinds)})."
+    return Placed(crafted, chosen, carried, carried.route(), note)
+
+
+def choose_trap_layer(model: nn.Module, known: Knowledge, name: str | None) -> LinearLayer:
+    """The named dense layer, or the first that a trap can work in."""
+    layers = trace_linear_layers(model, known.input)
+    text = known.input.modality is Modality.TEXT
+    if name is not None:
+        named = [layer for layer in layers if layer.name == name]
+        if not named:
+            raise NotApplicable(unknown("linear layer", name, [layer.name for layer in layers]))
+        if why := _unsuitable(named[0], model, text=text):
+            raise NotApplicable(f"layer '{name}' cannot hold traps: it {why}.")
+        return named[0]
+    reasons = {layer.name: _unsuitable(layer, model, text=text) for layer in layers}
+    for layer in layers:
+        if not reasons[layer.name]:
+            return layer
+    raise NotApplicable(_none_suitable(layers, reasons))
+
+
+def _none_suitable(layers: Sequence[LinearLayer], reasons: dict[str, str]) -> str:
+    listed = "; ".join(f"'{layer.name}' {reasons[layer.name]}" for layer in layers[:2])
+    return (
+        f"the model has no dense layer that traps could be put into ({listed or 'no nn.Linear at all'}): "
+        "an attack that inserts a layer (imprint) or one that optimises may work."
+    )
+
+
+def _unsuitable(layer: LinearLayer, model: nn.Module, *, text: bool) -> str:
+    if layer.bias is None:
+        return "has no bias, so nothing says by what to divide its rows"
+    if not layer.per_example:
+        return "is applied at several positions of one example, whose gradients are summed"
+    if not layer.followed_by_relu:
+        return "is not followed by a ReLU, so every example reaches every neuron and no neuron can be a trap"
+    if text and layer.reads != "embedding":
+        return "does not read the token embeddings, and text is not passed through dense layers"
+    if layer.weight not in trainable(model) or layer.bias not in trainable(model):
+        return "is frozen, so clients send no gradient of it"
+    return ""
+
+
+def _value_range(known: Knowledge) -> tuple[float, float]:
+    if known.input.modality is Modality.TEXT:
+        return (0.0, 1.0)
+    if known.normalised:
+        raise NotApplicable(
+            "clients normalise their inputs in a way the server was not told, so a trap for values in [0, 1] "
+            "would fire for everything or nothing: grant 'normalisation', or use quantile_traps with "
+            "auxiliary data."
+        )
+    if known.input.value_range is None:
+        raise NotApplicable(
+            "the range of the input values is unknown, and Algorithm 1 assumes [0, 1]: grant 'value_range', "
+            "give the data a value_range, or use quantile_traps with auxiliary data."
+        )
+    return known.input.value_range
+
+
+@torch.no_grad()
+def _uniform_embedding(model: nn.Module, layer: LinearLayer, hiding: Hiding) -> Carried:
+    """Section 8: embeddings from U(0, 1), which the dense layer then sees as if they were pixels."""
+    assert layer.embedding is not None
+    table = model.get_parameter(layer.embedding)
+    table.copy_(hiding.uniform(tuple(table.shape), table))
+    return _as_fed(layer, model)
+
+
+def _as_fed(layer: LinearLayer, model: nn.Module) -> Carried:
+    """Every feature in its own place, taken for a value in [0, 1] as it is."""
+    device, dtype = model_placement(model)
+    ones = torch.ones(layer.in_features, device=device, dtype=dtype)
+    nothing = torch.zeros(layer.in_features, dtype=torch.bool, device=device)
+    return Carried(
+        shape=(layer.in_features,),
+        where=torch.arange(layer.in_features, device=device),
+        gain=ones,
+        offset=torch.zeros_like(ones),
+        low=torch.zeros_like(ones),
+        high=ones,
+        silent=nothing,
+        negative=nothing,
+        non_negative=True,
+    )

@@ -1,0 +1,1 @@
+"""Heads that single out one example, and reading what comes back."""

@@ -1,0 +1,1 @@
+"""What a search for matching inputs is composed of."""

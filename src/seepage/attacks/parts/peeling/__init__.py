@@ -1,0 +1,1 @@
+"""Taking found examples out of a gradient until nothing is left."""

@@ -1,0 +1,212 @@
+"""Alphabets that inputs are written in: 8-bit pixels and tokens.
+
+A reading carries the gradient's rounding error. If the example can only be one of finitely many points, the
+nearest one is the example itself, and the error is gone before it can pile up. It is evidence as well: the
+values of a mixture of two examples do not lie on the grid, so a reading that does is one example. Whether
+the data are written that way is seen from the readings; nothing is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor, nn
+
+from seepage.attacks.parts.layers import LinearLayer
+from seepage.attacks.parts.peeling.signals import layer_reads
+from seepage.types import InputSpec, Modality
+
+Decode = Callable[[Tensor], Tensor]
+
+_LEVELS = (16, 255)
+"""Grey levels tried: scikit-learn's digits, and 8 bits."""
+_ON_GRID = 0.1
+"""A value within this share of a step counts as on the grid: one in five of a mixture's do by chance."""
+_GRID_VALUES = 10
+"""*Different* values inside the range that must lie on the grid: 0.2 ** 10 is the chance of a mixture. Equal
+ones are no new evidence: all white pixels of a mixture have the same value."""
+_FEW_OFF = 0.02
+_WORST_OFF = 0.35
+"""No value may be further off: from half a step on it would be rounded to the wrong one."""
+_MANY_VALUES = 60
+"""So many different values within _WORST_OFF: 0.7 ** 60 is the chance of a mixture."""
+_OUT_OF_RANGE = 1e-3
+_TOKEN_DISTANCE = 0.05
+_PROJECTIONS = 8
+_PROBED = 6
+
+
+@dataclass(frozen=True)
+class Snapped:
+    """Readings after the nearest point of the alphabet took their place, where there is one."""
+
+    features: Tensor
+    """(k, m) what the layer reads."""
+    exact: Tensor
+    """(k,) bool: it lies on the alphabet, which a mixture does not."""
+    possible: Tensor
+    """(k,) bool: inside the value range, as far as it is known."""
+    undecided: Tensor
+    """(k,) bool: too few values to tell whether it lies on the alphabet."""
+
+
+class Code(Protocol):
+    """How a reading is turned into what it must be, and into a model input."""
+
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        """Least and greatest value the layer can read, one for each group of columns; None: unknown."""
+
+    def snap(self, readings: Tensor) -> Snapped:
+        """Put each reading (k, m) on the alphabet."""
+
+    def inputs(self, features: Tensor) -> Tensor | None:
+        """(k, *shape) model inputs; None where the layer reads inner features."""
+
+
+class RealCode:
+    """Features of which nothing is known."""
+
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        return None
+
+    def snap(self, readings: Tensor) -> Snapped:
+        nothing = torch.zeros(len(readings), dtype=torch.bool, device=readings.device)
+        return Snapped(readings, nothing, ~nothing, ~nothing)
+
+    def inputs(self, features: Tensor) -> Tensor | None:
+        return None
+
+
+class NumberCode:
+    """Pixels or columns of a table, read directly or through a crafted pass-through (`decode`)."""
+
+    def __init__(
+        self, spec: InputSpec, *, decode: Decode | None = None, encode: Decode | None = None
+    ) -> None:
+        self.spec = spec
+        self.decode = decode
+        self.encode = encode
+        self.levels: tuple[int, ...] = _LEVELS
+        """Narrowed to one as soon as readings were seen to lie on it."""
+
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        """Only without a pass-through, which may rescale what it carries."""
+        if self.spec.value_range is None or self.decode is not None:
+            return None
+        low, high = (torch.tensor([v]) for v in self.spec.value_range)
+        if self.spec.mean is None or self.spec.std is None:
+            return low, high
+        mean, std = torch.tensor(self.spec.mean), torch.tensor(self.spec.std)
+        return (low - mean) / std, (high - mean) / std
+
+    def inputs(self, features: Tensor) -> Tensor | None:
+        inputs = features if self.decode is None else self.decode(features)
+        return inputs.reshape(-1, *self.spec.shape)
+
+    def snap(self, readings: Tensor) -> Snapped:
+        if self.spec.value_range is None or not len(readings):
+            nothing = torch.zeros(len(readings), dtype=torch.bool, device=readings.device)
+            return Snapped(readings, nothing, ~nothing, ~nothing)
+        inputs = self.inputs(readings)
+        assert inputs is not None
+        low, high = self.spec.value_range
+        unit = (self.spec.to_raw(inputs).flatten(1) - low) / (high - low)  # (k, values) in [0, 1]
+        possible = (unit > -_OUT_OF_RANGE).all(1) & (unit < 1 + _OUT_OF_RANGE).all(1)
+        tried = [(levels, *_on_grid(unit, levels)) for levels in self.levels]
+        levels, exact, undecided = max(tried, key=lambda each: int(each[1].sum()))
+        if exact.any():
+            self.levels = (levels,)
+        snapped = (unit * levels).round_().clamp_(0, levels).div_(levels)
+        features = self._features(snapped.mul_(high - low).add_(low), readings, exact)
+        return Snapped(features, exact, possible | exact, undecided)
+
+    def _features(self, raw: Tensor, readings: Tensor, exact: Tensor) -> Tensor:
+        """Exact readings written anew from their raw values, the others as they were."""
+        inputs = self.spec.to_model(raw.reshape(-1, *self.spec.shape))
+        if self.decode is None:
+            features = inputs.flatten(1)
+        elif self.encode is not None and bool(exact.any()):
+            features = readings.clone()
+            features[exact] = self.encode(inputs[exact])
+        else:
+            features = readings
+        return torch.where(exact.unsqueeze(1), features, readings)
+
+
+def _on_grid(unit: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+    """(k,) on the grid of k / levels; and (k,) too few different values inside the range to tell."""
+    steps = unit * levels
+    nearest = steps.round().clamp_(0, levels)
+    far = (steps - nearest).abs_()
+    inside = (nearest > 0) & (nearest < levels)
+    off = (inside & (far > _ON_GRID)).sum(1)
+    seen = torch.zeros(len(unit), levels + 1, dtype=torch.bool, device=unit.device)
+    seen.scatter_(1, nearest.long(), True)
+    different = seen[:, 1:-1].sum(1)
+    on = (off <= _FEW_OFF * inside.sum(1)) & (different >= _GRID_VALUES)
+    # Noisy readings: nearer than half a step everywhere is as telling if the values are many.
+    on |= different >= _MANY_VALUES
+    return on & (far <= _WORST_OFF).all(1), different < _GRID_VALUES
+
+
+class TokenCode:
+    """Flattened embeddings: the layer can read nothing but rows of the table."""
+
+    def __init__(self, spec: InputSpec, table: Tensor, *, seed: int = 0) -> None:
+        self.spec = spec
+        self.table = table
+        generator = torch.Generator().manual_seed(seed)
+        self.projection = torch.randn(table.shape[1], _PROJECTIONS, generator=generator).to(table)
+        self.tree = cKDTree((table @ self.projection).double().cpu().numpy())
+        self.norms = table.norm(dim=1).clamp_min(1e-12)
+
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        low, high = torch.aminmax(self.table)
+        return low.reshape(1), high.reshape(1)
+
+    def tokens(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """(k, length) nearest tokens by a hash of a few projections, and their relative distance."""
+        dim = self.table.shape[1]
+        parts = features.reshape(len(features), features.shape[1] // dim, dim)  # (k, length, dim)
+        _, near = self.tree.query((parts @ self.projection).double().cpu().numpy().reshape(-1, _PROJECTIONS))
+        ids = torch.from_numpy(near).to(features.device).reshape(parts.shape[:2])
+        distance = torch.stack([(p - self.table[i]).norm(dim=1) for p, i in zip(parts, ids, strict=True)])
+        return ids, distance / self.norms[ids]
+
+    def inputs(self, features: Tensor) -> Tensor | None:
+        return self.tokens(features)[0].reshape(-1, *self.spec.shape)
+
+    def snap(self, readings: Tensor) -> Snapped:
+        if not len(readings):
+            nothing = torch.zeros(0, dtype=torch.bool, device=readings.device)
+            return Snapped(readings, nothing, nothing, nothing)
+        parts = readings.reshape(len(readings), -1, self.table.shape[1])
+        # A few positions rule most mixtures out before all are looked up.
+        _, probe = self.tokens(parts[:, :: max(1, parts.shape[1] // _PROBED)].flatten(1))
+        likely = (probe <= _TOKEN_DISTANCE).all(1).nonzero().squeeze(1)
+        exact = torch.zeros(len(readings), dtype=torch.bool, device=readings.device)
+        features = readings
+        if len(likely):
+            ids, distance = self.tokens(readings[likely])
+            sure = (distance <= _TOKEN_DISTANCE).all(1)
+            exact[likely] = sure
+            features = readings.clone()
+            features[likely[sure]] = self.table[ids[sure]].flatten(1)
+        return Snapped(features, exact, exact, torch.zeros_like(exact))
+
+
+def choose_code(
+    model: nn.Module, layer: LinearLayer, spec: InputSpec, *, decode: Decode | None, seed: int
+) -> Code:
+    """The alphabet that fits what the layer reads."""
+    if layer.reads == "embedding" and layer.embedding is not None:
+        return TokenCode(spec, model.get_parameter(layer.embedding).detach(), seed=seed)
+    if spec.modality is Modality.TEXT or (layer.reads != "input" and decode is None):
+        return RealCode()
+    if decode is None:
+        return NumberCode(spec)
+    return NumberCode(spec, decode=decode, encode=lambda inputs: layer_reads(model, layer, inputs))

@@ -1,0 +1,50 @@
+"""Joint least squares: all found examples against all rows that they explain completely.
+
+An example read late carries the errors of those that were taken away before it. But every row in which only
+found examples fire is a linear equation in them, sum_j d_ij x_j = G_w[i], with known d; together these rows
+pin all of them down as well as the gradient's own rounding allows. A row that still holds something else
+would poison the result, so only rows that are explained to a few 1e-5 take part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.parts.peeling.residual import ROUNDING, Found, Residual
+
+EXPLAINED = 3e-5
+"""Largest residual, as a share of the row, of a row that takes part."""
+_DAMPING = 1e-6
+"""Share of the mean diagonal added to the normal equations: examples without a row stay where they are."""
+
+
+def refine(residual: Residual, found: Found, norm: Tensor, rows: Tensor) -> Found:
+    """`found` with the features of inexact examples corrected; `norm` (r,) is the residual at `rows` (r,).
+
+    Solves min sum_i |R_i - sum_j d_ij delta_j|^2 / |G_i|^2 + damping for the corrections delta (Gauss-Newton
+    with d held fixed), from residuals that were taken from the gradient as received.
+    """
+    total = (residual.norm[rows] * abs(residual.factor)).clamp_min(torch.finfo(norm.dtype).tiny)
+    used = norm <= EXPLAINED * total
+    moving = (~found.exact).nonzero().squeeze(1)
+    if not bool(used.any()) or not len(moving):
+        return found
+    index = rows[used]
+    d = (found.signals[moving][:, index] / total[used]).double()  # (k, r), rows of equal weight
+    normal = d @ d.T
+    damping = _DAMPING * normal.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny)
+    normal.diagonal().add_(damping)
+    # In blocks of rows: (k, m) is kept, never a second copy of the gradient.
+    right = torch.zeros(len(moving), residual.weight.shape[1], dtype=torch.float64, device=d.device)
+    for i, part, size in zip(index.split(256), d.split(256, dim=1), total[used].split(256), strict=True):
+        right += part @ (residual.weights(i, found) / size.unsqueeze(1)).double()
+    inverse = torch.linalg.inv(normal)
+    features, error = found.features.clone(), found.error.clone()
+    features[moving] += (inverse @ right).to(features.dtype)
+    # Rows have unit norm and relative error ROUNDING: that of the solution follows from the inverse.
+    spread = ROUNDING * inverse.diagonal().sqrt().to(error.dtype) / features[moving].norm(dim=1)
+    error[moving] = torch.minimum(error[moving], spread.nan_to_num(nan=torch.inf))
+    return replace(found, features=features, error=error)

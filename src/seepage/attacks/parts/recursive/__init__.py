@@ -1,0 +1,1 @@
+"""Layer-by-layer inversion in closed form."""
