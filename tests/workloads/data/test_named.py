@@ -132,7 +132,9 @@ def test_wrong_options(name: str, options: dict[str, Any], error: type[Exception
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not gzip", gzip.compress(b"{not json"), gzip.compress(b'{"a": 1}\n')]
+    "content",
+    [b"", b"not gzip", gzip.compress(b"{not json"), gzip.compress(b'{"a": 1}\n')],
+    ids=["empty", "not gzip", "not JSON", "no review"],  # compressed bytes hold the time
 )
 def test_broken_reviews(folder: Path, content: bytes) -> None:
     (folder / "imdb").mkdir()
