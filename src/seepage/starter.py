@@ -8,7 +8,7 @@ DEMO: dict[str, Any] = {
     "title": "Demonstration: face patches on a small network",
     "model": {"name": "mlp", "hidden": [1000, 100]},
     "data": "faces",
-    "attacks": ["analytic_extraction"],
+    "attacks": ["analytic_extraction", "exact_extraction"],
     "threat": "honest_but_curious",
     "seeds": [0, 1, 2],
     "protocol": {"batch_size": 20},
@@ -19,7 +19,7 @@ TEMPLATE = """\
 title   = "My deployment"
 model   = "my_package.models:build"      # or a name, or {{name="...", weights="w.safetensors"}}
 data    = "my_package.data:load"         # returns (x, y); or an .npz, a .csv, a folder of images, a name
-attacks = ["analytic_extraction"]        # seepage list shows all
+attacks = ["analytic_extraction", "exact_extraction"]   # seepage list shows all
 threat  = "honest_but_curious"           # or {{base="malicious_server", grant=["labels"]}}
 seeds   = [0, 1, 2]                      # one batch each: intervals need several
 fail_on = {{exact = 0.05}}                 # exit code 1 if 5 % of the examples come out exactly

@@ -49,7 +49,7 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     console.print()
     table = build_table(log.header, summaries)
     # A narrow terminal gets fewer columns, not truncated ones.
-    shapes = [_rich_table(table, columns) for columns in (3, 2, 1)]
+    shapes = [_rich_table(table, columns) for columns in (3, 2, 1, 0)]
     fitting = (shape for shape in shapes if console.measure(shape).minimum <= width)
     console.print(next(fitting, shapes[-1]), width=width)
     for row in table.rows:

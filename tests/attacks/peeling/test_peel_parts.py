@@ -194,3 +194,17 @@ def test_noise_is_not_taken_apart() -> None:
     generator = torch.Generator().manual_seed(0)
     rows, bias = torch.randn(100, 50, generator=generator), torch.randn(100, generator=generator)
     assert unmix(rows, bias) is None
+
+
+def test_values_on_a_finer_grid_are_not_rounded_to_a_coarser_one() -> None:
+    """The mean of three 8-bit channels lies at most a third of a step off the 8-bit grid everywhere."""
+    spec = InputSpec(modality=Modality.IMAGE, shape=(1, 20, 20), num_classes=2)
+    thirds = torch.randint(766, (5, 400), generator=torch.Generator().manual_seed(0)) / 765
+    code = NumberCode(spec)
+    snapped = code.snap(thirds)
+    assert not snapped.exact.any()
+    assert torch.equal(snapped.features, thirds)
+    eight_bit = torch.randint(256, (5, 400), generator=torch.Generator().manual_seed(1)) / 255
+    noisy = eight_bit + 1e-4 * torch.randn(5, 400, generator=torch.Generator().manual_seed(2))
+    assert NumberCode(spec).snap(noisy).exact.all()
+    assert torch.allclose(NumberCode(spec).snap(noisy).features, eight_bit, atol=1e-7)

@@ -34,6 +34,9 @@ _WORST_OFF = 0.35
 """No value may be further off: from half a step on it would be rounded to the wrong one."""
 _MANY_VALUES = 60
 """So many different values within _WORST_OFF: 0.7 ** 60 is the chance of a mixture."""
+_MEAN_OFF = 0.12
+"""... and so near on average. Values of a finer grid (thirds of a step: mean of three 8-bit channels) also
+stay within _WORST_OFF, but lie 0.22 of a step off on average; noise that may be rounded away stays below."""
 _OUT_OF_RANGE = 1e-3
 _TOKEN_DISTANCE = 0.05
 _PROJECTIONS = 8
@@ -149,7 +152,7 @@ def _on_grid(unit: Tensor, levels: int) -> tuple[Tensor, Tensor]:
     different = seen[:, 1:-1].sum(1)
     on = (off <= _FEW_OFF * inside.sum(1)) & (different >= _GRID_VALUES)
     # Noisy readings: nearer than half a step everywhere is as telling if the values are many.
-    on |= different >= _MANY_VALUES
+    on |= (different >= _MANY_VALUES) & ((far * inside).sum(1) <= _MEAN_OFF * inside.sum(1))
     return on & (far <= _WORST_OFF).all(1), different < _GRID_VALUES
 
 
