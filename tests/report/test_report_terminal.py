@@ -74,7 +74,9 @@ def test_json_form_round_trips_and_holds_the_same_figures(log):
 
 
 def test_a_narrow_terminal_loses_whole_columns_and_never_digits(log):
-    wide, narrow = printed(log, 100), printed(log, 80)
+    wide, narrow, narrower = printed(log, 100), printed(log, 80), printed(log, 66)
     assert "Time" in wide and "Time" not in narrow
+    assert "Claims" in wide and "right" in wide
+    assert "Claims" not in narrower and "righ" not in narrower  # the whole column is gone
     assert max(len(line) for line in narrow.splitlines()) <= 80
     assert f"({summarise(log)[1].scores['psnr'].low:.1f} to" in narrow

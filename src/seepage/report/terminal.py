@@ -14,6 +14,7 @@ from seepage.report.verdict import BADGES, verdict
 from seepage.report.words import printable, sentence
 
 WIDTH = 100
+NAME_WIDTH = 20
 ESSENTIALS = {
     "title",
     "created",
@@ -48,20 +49,24 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
         console.print(Text(printable(detail)), width=width)
     console.print()
     table = build_table(log.header, summaries)
-    # A narrow terminal gets fewer columns, not truncated ones.
-    shapes = [_rich_table(table, columns) for columns in (3, 2, 1, 0)]
-    fitting = (shape for shape in shapes if console.measure(shape).minimum <= width)
-    console.print(next(fitting, shapes[-1]), width=width)
+    # A narrow terminal gets fewer columns, not truncated ones. Measured without its width: with it, what
+    # does not fit is measured as cut. Only the names may fold, down to NAME_WIDTH.
+    unbounded = console.options.update(max_width=1000)
+    columns = next(
+        (n for n in (3, 2, 1) if console.measure(_rich_table(table, n), options=unbounded).maximum <= width),
+        0,
+    )
+    console.print(_rich_table(table, columns, widest_name=26), width=width)
     for row in table.rows:
         if row.reason:
             told = f"{row.title} ({row.status}): {sentence(row.reason)}"
             console.print(Text(printable(told)), width=width)
 
 
-def _rich_table(table: Table, last_columns: int) -> RichTable:
+def _rich_table(table: Table, last_columns: int, *, widest_name: int = NAME_WIDTH) -> RichTable:
     unit = f", {table.main.unit}" if table.main.unit else ""
     rich = RichTable(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    rich.add_column("Attack", overflow="fold", min_width=20, max_width=26)
+    rich.add_column("Attack", overflow="fold", min_width=NAME_WIDTH, max_width=widest_name)
     for title in ("Exact", f"{table.main.title}{unit}\n(95 % interval)", "Baseline\n(95 % interval)"):
         rich.add_column(title, justify="right", no_wrap=True)
     if table.second:
