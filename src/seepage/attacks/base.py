@@ -79,12 +79,16 @@ def check_update(exchange: Exchange) -> None:
                 f"the update's '{name}' has shape {tuple(tensor.shape)} where the model has "
                 f"{tuple(parameter.shape)}: the update and the model must belong together."
             )
-        # aminmax carries NaN through and allocates nothing, where isfinite().all() needs a copy-sized mask.
-        if tensor.numel() and not torch.stack(torch.aminmax(tensor.detach())).isfinite().all():
+        if tensor.numel() and not _finite(tensor):
             raise DataError(
                 f"the update's '{name}' contains NaN or infinite values: the client's training diverged; "
                 "lower the learning rate or check the data."
             )
+
+
+def _finite(tensor: Tensor) -> bool:
+    """aminmax carries NaN through and allocates nothing, where isfinite().all() needs a mask of this size."""
+    return bool(torch.stack(torch.aminmax(tensor.detach())).isfinite().all())
 
 
 def _checked(result: Reconstruction, known: Knowledge) -> Reconstruction:
@@ -93,10 +97,8 @@ def _checked(result: Reconstruction, known: Knowledge) -> Reconstruction:
         value = getattr(result, field)
         if value is not None and len(value) != k:
             raise DataError(f"the attack returned {k} candidates but {len(value)} entries of '{field}'.")
-    if result.values.is_floating_point() and k:
-        finite = result.values.flatten(1).isfinite().all(dim=1)
-        if not finite.all():
-            raise DataError("the attack returned candidates with NaN or infinite values.")
+    if result.values.is_floating_point() and k and not _finite(result.values):
+        raise DataError("the attack returned candidates with NaN or infinite values.")
     return result
 
 

@@ -27,7 +27,7 @@ from seepage.types import Batch, Exchange, Knowledge, UpdateKind
 
 NOISE_PROBES = 256
 FEWEST_PROBES = 32
-PROBE_OPERATIONS = 8_000_000_000
+PROBE_OPERATIONS = 5_200_000_000
 """Multiplications that noise probes may cost (seconds on one core): very wide models get fewer probes."""
 PATH_PASSES = 2
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 _SKETCH = 8
 """Random projections a row: two different examples agree in all of them with probability near 0."""
-_BLOCK_BYTES = 1 << 21
-"""A block of rows stays in cache between its two readings."""
+_BLOCK_BYTES = 1 << 22
+"""A block of rows stays in cache between its readings."""
 _SAME = 1e-4
 """Rows whose sketches differ by less than this share of the typical sketch show the same example."""
 
@@ -54,9 +54,10 @@ def scan_rows(weight_grad: Tensor, bias_grad: Tensor, *, groups: int = 1, seed: 
     rows_a_block = max(1, _BLOCK_BYTES // max(1, m * weight_grad.element_size()))
     lows, highs, sketches = [], [], []
     for block in weight_grad.detach().split(rows_a_block):
-        low, high = torch.aminmax(block.reshape(len(block), groups, -1), dim=2)  # (rows, groups)
-        lows.append(low)
-        highs.append(high)
+        grouped = block.reshape(len(block), groups, -1)
+        # Two passes over a block in cache: aminmax(dim=) is not vectorised and takes three times as long.
+        lows.append(grouped.amin(dim=2))  # (rows, groups)
+        highs.append(grouped.amax(dim=2))
         sketches.append(block @ projection)  # (rows, 8)
     low, high = torch.cat(lows), torch.cat(highs)
     # Below this, products d * x with x = 1/255 are subnormal and lose digits.
