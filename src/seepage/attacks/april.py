@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.parts.april.solve import Estimate, solve_bilinear
 from seepage.attacks.parts.april.tokens import TokenLayout, trace_tokens
+from seepage.attacks.parts.gradients import one_step_gradient
 from seepage.attacks.parts.inversion.problem import SPREAD_OF_A_RANGE
 from seepage.attacks.parts.layers import model_placement
-from seepage.attacks.recursive_inversion import one_step_gradient
 from seepage.errors import NotApplicable
 from seepage.types import Exchange, Knowledge, Reconstruction
 

@@ -20,7 +20,7 @@ from seepage.attacks.fishing import (
     Fishing,
     Hook,
     aggregate_note,
-    check_target,
+    biased_head,
     checked_beta,
     chosen_direction,
     examples_behind,
@@ -38,8 +38,6 @@ from seepage.attacks.parts.fishing.cuts import (
 from seepage.attacks.parts.fishing.head import (
     Head,
     cut_head,
-    find_head,
-    needs_bias,
     read_head,
     sent_gradient,
     single_example_model,
@@ -79,10 +77,7 @@ class BinaryFishing(Fishing):
         self._head(model, known)
 
     def _head(self, model: nn.Module, known: Knowledge) -> Head:
-        head = find_head(model, known.input, self.layer)
-        needs_bias(head)
-        check_target(self.target_class, head)
-        return head
+        return biased_head(model, known, self.layer, self.target_class)
 
     def craft(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge) -> Crafted | None:
         head = self._head(model, known)

@@ -19,13 +19,13 @@ from seepage.attacks.fishing import (
     Fishing,
     Hook,
     aggregate_note,
-    check_target,
+    biased_head,
     checked_beta,
     chosen_direction,
     hooked,
 )
 from seepage.attacks.parts.fishing.catch import Catch, Fished
-from seepage.attacks.parts.fishing.head import Head, cut_head, find_head, head_features, needs_bias
+from seepage.attacks.parts.fishing.head import Head, cut_head, find_head, head_features
 from seepage.attacks.parts.fishing.tail import Tail, fished_tail, next_tail_cut, read_tail
 from seepage.errors import NotApplicable, SpecError
 from seepage.types import Crafted, Exchange, Grant, Knowledge
@@ -71,9 +71,7 @@ class FeatureFishing(Fishing):
             self._known_cut(model, known, head, direction)
 
     def _aim(self, model: nn.Module, known: Knowledge) -> tuple[Head, Tensor]:
-        head = find_head(model, known.input, self.layer)
-        needs_bias(head)
-        check_target(self.target_class, head)
+        head = biased_head(model, known, self.layer, self.target_class)
         return head, chosen_direction(head, self.feature, seed=known.seed)
 
     def craft(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge) -> Crafted | None:

@@ -25,6 +25,7 @@ from seepage.attacks.parts.fishing.head import (
     class_head,
     dense_direction,
     find_head,
+    needs_bias,
 )
 from seepage.attacks.parts.fishing.replay import State
 from seepage.errors import NotApplicable, SpecError
@@ -129,6 +130,14 @@ def check_target(target: int, head: Head) -> int:
     if not 0 <= target < head.classes:
         raise SpecError(f"target_class = {target} does not exist: the model has {head.classes} classes.")
     return target
+
+
+def biased_head(model: nn.Module, known: Knowledge, layer: str | None, target: int) -> Head:
+    """The last layer, checked for what a cut needs: a bias to place it, and the class that is fished."""
+    head = find_head(model, known.input, layer)
+    needs_bias(head)
+    check_target(target, head)
+    return head
 
 
 def aggregate_note(exchange: Exchange) -> tuple[str, ...]:

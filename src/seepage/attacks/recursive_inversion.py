@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.parts.gradients import one_step_gradient
 from seepage.attacks.parts.inversion.problem import Problem, pose_problem
 from seepage.attacks.parts.inversion.simulate import simulated_update
 from seepage.attacks.parts.labels import infer_label_counts
@@ -156,30 +157,6 @@ def recursive_inversion(*, tolerance: float = 1e-9, max_iterations: int = 4000) 
     return RecursiveInversion(tolerance=tolerance, max_iterations=max_iterations)
 
 
-def one_step_gradient(exchange: Exchange, known: Knowledge) -> dict[str, Tensor]:
-    """The gradient in float64 by parameter name: -delta / lr for one local step, less the weight decay.
-
-    A wrong common factor does no harm: every equation here is linear in the gradient.
-    """
-    update, local = exchange.update, known.local
-    tensors = {name: t.detach().double() for name, t in update.tensors.items()}
-    if update.kind is UpdateKind.GRADIENT:
-        return tensors
-    if local is None:
-        return {name: -t for name, t in tensors.items()}
-    if local.num_steps(1) != 1:
-        raise NotApplicable(
-            f"the update sums {local.num_steps(1)} local steps, between which the weights moved, so no "
-            "layer's equations hold: attack a client that makes one step, or use 'inverting_gradients'."
-        )
-    model = exchange.broadcast.model
-    return {name: -t / local.lr - local.weight_decay * _weight(model, name) for name, t in tensors.items()}
-
-
-def _weight(model: nn.Module, name: str) -> Tensor:
-    return model.get_parameter(name).detach().double()
-
-
 def _check_mode(model: nn.Module, known: Knowledge) -> None:
     if known.local is None or known.local.batch_norm == "eval":
         return
@@ -282,3 +259,7 @@ def _consistency_note(mismatch: float, cosine: float, determined: bool) -> str:
     if not determined:
         return f"{text}, but other inputs explain the update as well, so it is not claimed."
     return f"{text}: it explains the update."
+
+
+def _weight(model: nn.Module, name: str) -> Tensor:
+    return model.get_parameter(name).detach().double()

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from seepage.attacks.parts.gradients import one_step_gradient
 from seepage.attacks.parts.recursive.chain import trace_chain
-from seepage.attacks.recursive_inversion import RecursiveInversion, one_step_gradient, recursive_inversion
+from seepage.attacks.recursive_inversion import RecursiveInversion, recursive_inversion
 from seepage.errors import NotApplicable, SpecError
 from seepage.federation import local_update
 from seepage.types import (

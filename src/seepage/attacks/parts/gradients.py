@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from seepage.attacks.parts.layers import LinearLayer
+from seepage.errors import NotApplicable
 from seepage.types import Exchange, Knowledge, UpdateKind
 
 
@@ -46,3 +47,26 @@ def layer_gradient(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> 
         bias = bias + decay * model.get_parameter(layer.bias).detach()
     scale = -1.0 / (local.lr * steps) if steps else None
     return LayerGradient(weight, bias, scale=scale, steps=steps)
+
+
+def one_step_gradient(exchange: Exchange, known: Knowledge) -> dict[str, Tensor]:
+    """The gradient in float64 by parameter name: -delta / lr for one local step, less the weight decay.
+
+    An unknown learning rate leaves a common factor: for attacks whose equations are linear in the gradient.
+    """
+    update, local = exchange.update, known.local
+    tensors = {name: t.detach().double() for name, t in update.tensors.items()}
+    if update.kind is UpdateKind.GRADIENT:
+        return tensors
+    if local is None:
+        return {name: -t for name, t in tensors.items()}
+    if local.num_steps(1) != 1:
+        raise NotApplicable(
+            f"the update sums {local.num_steps(1)} local steps, between which the weights moved, so no "
+            "layer's equations hold: attack a client that makes one step, or use 'inverting_gradients'."
+        )
+    model = exchange.broadcast.model
+    return {
+        name: -t / local.lr - local.weight_decay * model.get_parameter(name).detach().double()
+        for name, t in tensors.items()
+    }
