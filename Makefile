@@ -13,7 +13,7 @@ audit: $(STAMP)
 
 test: $(STAMP)
 	@echo "==> Running all tests"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests src/seepage
+	$(BIN)/python -m pytest -n 2 tests src/seepage
 
 lint: $(STAMP)
 	@echo "==> Ruff"
