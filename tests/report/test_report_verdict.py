@@ -71,6 +71,15 @@ def test_what_the_server_looked_at(new_log, spec, grants, rounds, seeds, headlin
     assert judge(builder).headline == headline
 
 
+def test_the_attack_that_needs_less_is_named_first(new_log):
+    """Both are exact on every image: no crafted weights is the worse news, then fewer updates."""
+    builder = new_log(grants=("craft_weights",))
+    for name, crafted, rounds in (("fishing", True, 5), ("reading", False, 2), ("peeling", False, 1)):
+        cost = Cost(seconds=1, rounds=rounds, peak_memory_mb=1)
+        builder.add_images(name, [100.0, 100.0], cost=cost, crafted=crafted)
+    assert judge(builder).headline == "A curious server recovers 2 of 2 images exactly from one update."
+
+
 def test_secure_sum_is_read_from_the_threat_model_when_the_protocol_is_silent(new_log):
     builder = new_log(spec={}, threat_changes={"server_sees": "only the secure sum of the updates"})
     builder.add_images("analytic", [100.0, 12.0])

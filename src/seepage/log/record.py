@@ -166,6 +166,8 @@ class Cell(Record):
     knowledge: tuple[str, ...] = ()
     """What the server was allowed to know, one plain sentence each."""
     notes: tuple[str, ...] = ()
+    crafted: bool | None = None
+    """Whether the server chose the weights it sent; None where the log does not say."""
     cost: Cost | None = None
 
     @property

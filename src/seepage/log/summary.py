@@ -29,6 +29,8 @@ class AttackSummary(Record):
     """The per-example metrics again, for the best guess without any update on the same examples."""
     seconds: float = 0.0
     rounds: int = 0
+    crafted: bool | None = None
+    """Whether the server chose the weights it sent; None where the log does not say."""
     peak_memory_mb: float = 0.0
     knowledge: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -77,6 +79,7 @@ def summarise_attack(log: AuditLog, attack: AttackRef) -> AttackSummary:
         baseline=_intervals([e.baseline for e in c.examples] for c in done),
         seconds=sum(c.seconds for c in costs) / max(1, len(costs)),
         rounds=max((c.rounds for c in costs), default=0),
+        crafted=done[0].crafted if done else None,
         peak_memory_mb=max((c.peak_memory_mb for c in costs), default=0.0),
         knowledge=done[0].knowledge if done else (),
         notes=tuple(dict.fromkeys(note for c in done for note in c.notes)),

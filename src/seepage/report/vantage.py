@@ -8,9 +8,12 @@ from seepage.log import AttackSummary, AuditLog, Header
 from seepage.report.words import plural
 
 
-def server(header: Header) -> str:
-    """A server that may craft weights is dishonest; one that only looks is curious."""
-    return "A dishonest server" if "craft_weights" in header.threat.grants else "A curious server"
+def server(header: Header, summary: AttackSummary) -> str:
+    """A server that crafted weights is dishonest; one that only looked is curious, whatever it might do."""
+    crafted = summary.crafted
+    if crafted is None:
+        crafted = "craft_weights" in header.threat.grants
+    return "A dishonest server" if crafted else "A curious server"
 
 
 def protocol(header: Header) -> dict[str, Any]:

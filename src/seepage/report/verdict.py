@@ -41,13 +41,16 @@ class _Finding:
     count: int = 0
 
     @property
-    def rank(self) -> tuple[int, float, float]:
+    def rank(self) -> tuple[int, float, bool, int, float]:
         whole = max(1, self.summary.examples)
         score = self.summary.scores.get(self.measure.key)
         mean = score.mean if score else 0.0
+        # at equal counts, what needs no crafted weights and fewer updates is the worse news
+        effort = (not self.summary.crafted, -self.summary.rounds) if self.count else (False, 0)
         return (
             -list(_LEVELS).index(self.kind),
             self.count / whole,
+            *effort,
             mean if self.measure.higher_leaks else -mean,
         )
 
@@ -125,19 +128,16 @@ def _labels_leak(log: AuditLog, summary: AttackSummary, guess: AttackSummary | N
 
 def _exact(log: AuditLog, best: _Finding) -> str:
     part = share(log.header, best.count, best.summary.examples)
-    return f"{server(log.header)} recovers {part} exactly {vantage(log, best.summary)}."
+    return f"{server(log.header, best.summary)} recovers {part} exactly {vantage(log, best.summary)}."
 
 
 def _ahead(log: AuditLog, best: _Finding) -> str:
     one, several = NOUNS[log.header.input.modality]
     how = "far better" if best.kind == "far" else "better"
+    who, where = server(log.header, best.summary), vantage(log, best.summary)
     if best.summary.examples == 1:
-        return f"{server(log.header)} rebuilds the {one} {how} than guessing {vantage(log, best.summary)}."
-    who = server(log.header)
-    return (
-        f"On average, {who[0].lower()}{who[1:]} rebuilds the {several} {how} than guessing "
-        f"{vantage(log, best.summary)}."
-    )
+        return f"{who} rebuilds the {one} {how} than guessing {where}."
+    return f"On average, {who[0].lower()}{who[1:]} rebuilds the {several} {how} than guessing {where}."
 
 
 def _features(log: AuditLog, best: _Finding) -> str:
@@ -148,14 +148,16 @@ def _features(log: AuditLog, best: _Finding) -> str:
         how = f"exactly for {share(log.header, best.count, best.summary.examples)}"
     where = vantage(log, best.summary)
     selves = "itself" if best.summary.examples == 1 else "themselves"
-    return f"{server(log.header)} rebuilds {what} {how} {where}, but not the {several} {selves}."
+    return (
+        f"{server(log.header, best.summary)} rebuilds {what} {how} {where}, but not the {several} {selves}."
+    )
 
 
 def _standout(log: AuditLog, best: _Finding) -> str:
     part = share(log.header, best.count, best.summary.examples)
     where = vantage(log, best.summary)
     return (
-        f"{server(log.header)} rebuilds {part} far better than guessing {where}, "
+        f"{server(log.header, best.summary)} rebuilds {part} far better than guessing {where}, "
         "though on average it does no better than the guess."
     )
 
@@ -164,7 +166,7 @@ def _labels(log: AuditLog, best: _Finding) -> str:
     accuracy = percent(best.summary.scores["label_accuracy"].mean)
     one = NOUNS[log.header.input.modality][0]
     return (
-        f"{server(log.header)} infers {accuracy} of the labels {vantage(log, best.summary)}, "
+        f"{server(log.header, best.summary)} infers {accuracy} of the labels {vantage(log, best.summary)}, "
         f"but recovers no {one} beyond the baseline guess."
     )
 
