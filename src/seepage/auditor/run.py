@@ -156,6 +156,7 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
             else ["No update at all.", "Public examples that no client holds."]
         ),
         notes=result.notes,
+        crafted=attack.active,
         cost=Cost(seconds=cost.seconds, rounds=played.rounds, peak_memory_mb=cost.peak_memory_mb),
     )
     return cell, scored
