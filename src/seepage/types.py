@@ -67,6 +67,8 @@ class InputSpec:
     """Text only: the word of each id, for reading; may be empty."""
     class_names: tuple[str, ...] = field(default=(), repr=False)
     column_names: tuple[str, ...] = field(default=(), repr=False)
+    categories: tuple[tuple[int, ...], ...] = ()
+    """Tabular only: groups of columns that are one category in one-hot code, exactly one of them 1."""
 
     def _stat(self, values: tuple[float, ...], like: Tensor) -> Tensor:
         # (C,) -> (C, 1, 1) for images, (D,) for rows: broadcasts against a leading batch dimension
@@ -242,6 +244,8 @@ class Reconstruction:
     """(k,) index of the exchange each candidate was read from."""
     label_counts: Tensor | None = None
     """(classes,) inferred number of examples of each class, over all exchanges."""
+    complete: bool | None = None
+    """Whether the attack certifies that the layer it read holds nothing else; None: it has no way to tell."""
     notes: tuple[str, ...] = ()
     """Plain sentences for the report: which layer was read, why something stalled."""
 

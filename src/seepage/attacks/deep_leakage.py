@@ -7,14 +7,14 @@ from typing import Any
 
 from seepage.attacks.gradient_inversion import GradientInversion
 from seepage.attacks.parts.inversion.distances import euclidean
+from seepage.attacks.parts.inversion.lbfgs import lbfgs
 from seepage.attacks.parts.inversion.relaxed_labels import LabelRule
 from seepage.attacks.parts.inversion.settings import assumed_training, check_settings
-from seepage.attacks.parts.inversion.solvers import lbfgs
 
 
 def deep_leakage(
     *,
-    steps: int = 300,
+    steps: int = 3000,
     step_size: float = 1.0,
     restarts: int = 1,
     counts: Sequence[int] | None = None,
@@ -23,7 +23,9 @@ def deep_leakage(
 ) -> GradientInversion:
     """Passive: matches the gradient in Euclidean distance by L-BFGS, labels searched as well (DLG).
 
-    Made for smooth networks: on ReLU networks it hardly moves.
+    Made for smooth networks: on ReLU networks it hardly moves, and stops early. On a sigmoid LeNet it goes
+    on for thousands of steps: 300 take a CIFAR-10 picture to 14 dB, 3000 to 28 and more (two pictures); the
+    published 300 rounds of up to 20 iterations would be 6000 steps here.
 
     counts: numbers of examples to try where the update does not say. budget: seconds for each update, at
     most `steps` steps. assume: local training to simulate where it is not granted, as {"lr": 0.1}.
@@ -41,7 +43,7 @@ def deep_leakage(
 
 def idlg(
     *,
-    steps: int = 300,
+    steps: int = 3000,
     step_size: float = 1.0,
     restarts: int = 1,
     counts: Sequence[int] | None = None,

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.parts.checkpoint import Checkpoint, Identity, sketch
+from seepage.attacks.parts.inversion.categories import categories_of
 from seepage.attacks.parts.inversion.diagnosis import Match, check_signal, notes_after, notes_before
 from seepage.attacks.parts.inversion.distances import Distance, Weights, cosine, equal_layers
 from seepage.attacks.parts.inversion.embeddings import embedding_name, look_up
@@ -31,9 +33,9 @@ from seepage.attacks.parts.inversion.objective import (
 from seepage.attacks.parts.inversion.priors import PriorFactory
 from seepage.attacks.parts.inversion.problem import Problem, pose_problem
 from seepage.attacks.parts.inversion.relaxed_labels import LabelRule, label_counts, start_labels
+from seepage.attacks.parts.inversion.search import Search, Solution, Solver
 from seepage.attacks.parts.inversion.simulate import simulated_update
 from seepage.attacks.parts.inversion.single_backprop import single_backprop_matching
-from seepage.attacks.parts.inversion.solvers import Search, Solution, Solver
 from seepage.attacks.parts.labels import infer_label_counts
 from seepage.attacks.parts.progress import Clock
 from seepage.errors import NotApplicable
@@ -102,21 +104,31 @@ class GradientInversion(PerUpdateAttack):
         generator = torch.Generator().manual_seed(problem.known.seed)
         labels = start_labels(problem, self.labels, restarts=self.restarts, generator=generator)
         start = Candidates(self.start(problem, self.restarts, generator), labels.labels)
-        search = Search(project=problem.project, unit=problem.unit, clock=clock, generator=generator)
+        categories = categories_of(problem)
         with _as_clients_train(problem):
-            matching = self._matching(problem, start)
+            matching = self._matching(problem, categories.start(start))
             built = (factory(problem) for factory in self.priors)
             priors = [prior for prior in built if prior is not None]
-            objective = sum_of(matching, priors, relative=self.relative_priors)
-            solution = self.solver(objective, start, search)
-            match = _match(problem, matching, start, solution)
-        return _Outcome(problem, solution, match, (*labels.notes, *notes_before(problem)))
+            objective = categories.searched(sum_of(matching, priors, relative=self.relative_priors))
+            checkpoint = Checkpoint(lambda: _identity(problem, objective, start))
+            search = Search(
+                project=categories.project,
+                unit=problem.unit,
+                clock=clock,
+                generator=generator,
+                checkpoint=checkpoint,
+            )
+            solution = categories.ended(self.solver(objective, start, search))
+            match = _match(problem, matching, categories.start(start), solution)
+        before = (*labels.notes, *notes_before(problem), *categories.notes)
+        notes = (*before, *solution.notes, *checkpoint.notes)
+        return _Outcome(problem, solution, match, notes)
 
     def _matching(self, problem: Problem, start: Candidates) -> Objective:
         weights = self.layer_weights(len(problem.observed))
-        if len(start) == 1 and not start.labels.is_floating_point():
+        if not start.labels.is_floating_point():
             fast = single_backprop_matching(problem, self.distance, weights, start)
-            if fast is not None:  # compared with double backprop, which therefore works
+            if fast is not None:
                 return fast
         try:
             update_matching(problem, self.distance, weights)(start.restart(0))
@@ -127,10 +139,7 @@ class GradientInversion(PerUpdateAttack):
                 "attention written out, or use an attack that reads gradients directly."
             ) from error
         check_memory(problem, start)
-        matching, vectorised = fastest_matching(problem, self.distance, weights, start)
-        if vectorised or len(start) == 1 or start.labels.is_floating_point():
-            return matching
-        return single_backprop_matching(problem, self.distance, weights, start) or matching
+        return fastest_matching(problem, self.distance, weights, start)[0]
 
 
 @contextmanager
@@ -140,12 +149,25 @@ def _as_clients_train(problem: Problem) -> Iterator[None]:
         yield
 
 
+def _identity(problem: Problem, objective: Objective, start: Candidates) -> Identity:
+    """What tells this search from any other: the update, the start, and how well that one does."""
+    exact = {
+        "seed": problem.known.seed,
+        "number of examples": problem.num_examples,
+        "shape": list(start.inputs.shape),
+        "type": str(start.inputs.dtype),
+        "labels": None if start.labels.is_floating_point() else start.labels.tolist(),
+    }
+    # the objective at the start depends on the model, the distance and the priors
+    return Identity(exact, sketch((*problem.observed, *start.free, objective(start).values)))
+
+
 def _match(problem: Problem, matching: Objective, start: Candidates, solution: Solution) -> Match:
     """How the chosen restart explains the update, without the priors' say."""
     # by the objective alone: which restart is nearest to the truth is not the server's to know
     chosen = int(solution.values.argmin())
     candidates = solution.candidates.restart(chosen)
-    before, after = matching(start.restart(chosen)), matching(candidates)
+    before, after = matching(start.restart(solution.origin[chosen])), matching(candidates)
     update = simulated_update(problem, candidates.inputs[0], candidates.labels[0])
     return Match(
         chosen=chosen,
@@ -203,7 +225,4 @@ def _decoded(problem: Problem, inputs: Tensor) -> tuple[Tensor, tuple[str, ...]]
     if problem.embedding is not None:
         tokens, how = look_up(inputs, problem.model, problem.embedding, problem.exchange)
         return tokens, (how,)
-    notes: tuple[str, ...] = ()
-    if problem.spec.modality is Modality.TABULAR:
-        notes = ("Columns were searched as continuous values: which of them are categories is not known.",)
-    return problem.spec.to_raw(inputs), notes
+    return problem.spec.to_raw(inputs), ()

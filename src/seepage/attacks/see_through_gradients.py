@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seepage.attacks.gradient_inversion import GradientInversion
+from seepage.attacks.parts.inversion.consensus import group_consistency
 from seepage.attacks.parts.inversion.distances import euclidean
 from seepage.attacks.parts.inversion.feature_statistics import feature_statistics
 from seepage.attacks.parts.inversion.initialise import INITIALISERS
-from seepage.attacks.parts.inversion.priors import group_consistency, small_values, total_variation
+from seepage.attacks.parts.inversion.priors import small_values, total_variation
 from seepage.attacks.parts.inversion.settings import assumed_training, check_settings, choose
 from seepage.attacks.parts.inversion.solvers import adam, cosine_decay
 
@@ -31,8 +32,8 @@ def see_through_gradients(
 ) -> GradientInversion:
     """Passive: matches gradient and batch-norm statistics, with restarts held together (GradInversion).
 
-    The published recipe has 20,000 steps and registers restarts to one another; here they are compared pixel
-    by pixel.
+    The published recipe has 20,000 steps and registers restarts to one another by a trained network
+    (RANSAC-flow); here they are registered by whole-pixel shifts, found by phase correlation.
 
     counts: numbers of examples to try where the update does not say. budget: seconds for each update, at
     most `steps` steps. assume: local training to simulate where it is not granted, as {"lr": 0.1}.
@@ -54,7 +55,14 @@ def see_through_gradients(
             group_consistency(consistency),
         ),
         start=choose(INITIALISERS, start, "start"),
-        solver=adam(steps=steps, step_size=step_size, schedule=cosine_decay, warm_up=50, noise=noise),
+        solver=adam(
+            steps=steps,
+            step_size=step_size,
+            schedule=cosine_decay,
+            warm_up=50,
+            noise=noise,
+            halving=False,  # restarts hold one another: none is as it would be alone
+        ),
         restarts=restarts,
         counts=counts,
         budget=budget,

@@ -18,6 +18,7 @@ def tag(
     step_size: float = 0.1,
     alpha: float = 0.1,
     restarts: int = 1,
+    halving: bool = True,
     counts: Sequence[int] | None = None,
     budget: float | None = None,
     assume: Mapping[str, Any] | None = None,
@@ -25,6 +26,9 @@ def tag(
     """Passive: made for text; matches gradients in L2 + alpha L1 over embeddings, then looks tokens up (TAG).
 
     Works on images and tables as well.
+
+    halving: of 4 restarts or more drop the worse half, by objective, again and again: 8 take 2.8 times the
+    work of one.
 
     counts: numbers of examples to try where the update does not say. budget: seconds for each update, at
     most `steps` steps. assume: local training to simulate where it is not granted, as {"lr": 0.1}.
@@ -40,7 +44,7 @@ def tag(
     return GradientInversion(
         distance=partial(l1_l2, alpha=alpha),
         layer_weights=early_layers,
-        solver=adam(steps=steps, step_size=step_size, schedule=cosine_decay),
+        solver=adam(steps=steps, step_size=step_size, schedule=cosine_decay, halving=halving),
         restarts=restarts,
         counts=counts,
         budget=budget,

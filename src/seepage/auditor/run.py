@@ -14,15 +14,19 @@ from typing import Any
 import torch
 
 from seepage.attacks import Attack
+from seepage.attacks.parts.checkpoint import keeping
 from seepage.attacks.prior_only import PriorOnly
 from seepage.auditor.cost import measure
 from seepage.auditor.live import OnStep, watching
+from seepage.auditor.partial import PartialStates
 from seepage.auditor.prepare import Prepared, prepare
+from seepage.auditor.promise import defense_records
 from seepage.auditor.scoring import Scored, score
 from seepage.auditor.spec import AuditSpec
 from seepage.errors import NotApplicable, SeepageError
 from seepage.federation import Played, client, describe_knowledge, knowledge, play, server_sees
 from seepage.log import (
+    ADAPTIVE,
     BASELINE,
     AttackRef,
     AuditLog,
@@ -32,6 +36,7 @@ from seepage.log import (
     InputRecord,
     RunFolder,
     ThreatRecord,
+    cell_id,
 )
 from seepage.log.pictures import picture_grid
 from seepage.types import (
@@ -56,6 +61,9 @@ PACKAGES = (
     "safetensors",
 )
 
+_KEEP_EVERY = 30.0
+"""Seconds between two kept states of a search."""
+
 OnCell = Callable[[str, int, int], None]
 """Called before each cell with its id, its number and how many there are; at the end with an empty id."""
 
@@ -79,11 +87,22 @@ def run_audit(
             on_cell(cell, number, len(planned))
         if not folder.has_cell(cell):
             with watching(folder.picture_file(f"{cell}.live"), prepared.dataset.spec, on_step):
-                result = run_cell(prepared, ref, seed)
-            write_result(folder, *result, prepared.dataset.spec)
+                complete_cell(folder, prepared, ref, seed)
     if on_cell is not None:
         on_cell("", len(planned), len(planned))
     return AuditLog.read(folder.path)
+
+
+def complete_cell(folder: RunFolder, prepared: Prepared, ref: AttackRef, seed: int) -> None:
+    """Run one cell, from where an interrupted run left its searches, and write it."""
+    partial = PartialStates(folder, cell_id(ref, seed))
+    with keeping(partial, every=_KEEP_EVERY) as kept:
+        cell, scored = run_cell(prepared, ref, seed)
+    if cell.cost is not None and kept.seconds_resumed:
+        seconds = cell.cost.seconds + kept.seconds_resumed
+        cell = cell.model_copy(update={"cost": cell.cost.model_copy(update={"seconds": seconds})})
+    write_result(folder, cell, scored, prepared.dataset.spec)
+    partial.remove()
 
 
 def write_result(folder: RunFolder, cell: Cell, scored: Scored | None, spec: InputSpec) -> None:
@@ -124,6 +143,8 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
             step=client(prepared.local, prepared.defenses(seed)),
             threat=prepared.threat,
             aggregation=prepared.spec.protocol.aggregation,
+            fakes=prepared.spec.protocol.fakes,
+            minimum_honest=prepared.spec.protocol.minimum_honest,
             max_rounds=prepared.threat.rounds if attack.active else prepared.spec.protocol.rounds,
             server_lr=prepared.local.lr,
         )
@@ -150,12 +171,8 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
         claims_right=scored.claims_right,
         label_counts=None if counts is None else tuple(int(c) for c in counts),
         true_label_counts=tuple(int(c) for c in scored.true_label_counts),
-        knowledge=tuple(
-            describe_knowledge(prepared.threat, prepared.spec.protocol.aggregation, known)
-            if ref.name != BASELINE
-            else ["No update at all.", "Public examples that no client holds."]
-        ),
-        notes=result.notes,
+        knowledge=_knowledge_in_words(prepared, ref, known),
+        notes=(*result.notes, *_promises(prepared, played.rounds)),
         crafted=attack.active,
         cost=Cost(seconds=cost.seconds, rounds=played.rounds, peak_memory_mb=cost.peak_memory_mb),
     )
@@ -176,6 +193,26 @@ def _knowledge(prepared: Prepared, seed: int, public: Batch | None, *, baseline:
     if not baseline:
         return known
     return Knowledge(input=prepared.dataset.spec, loss=prepared.loss, auxiliary=public, seed=seed)
+
+
+def _knowledge_in_words(prepared: Prepared, ref: AttackRef, known: Knowledge) -> tuple[str, ...]:
+    if ref.name == BASELINE:
+        return ("No update at all.", "Public examples that no client holds.")
+    said = describe_knowledge(prepared.threat, prepared.spec.protocol.aggregation, known)
+    if prepared.spec.defenses:
+        adapted = ref.name == ADAPTIVE
+        said.append(
+            f"Which defense the clients use: {ref.title.partition(', knowing ')[2]}."
+            if adapted
+            else "Not that the clients use a defense."
+        )
+    return tuple(said)
+
+
+def _promises(prepared: Prepared, rounds: int) -> tuple[str, ...]:
+    """A server that asks again and again spends more of the budget than the protocol's rounds."""
+    records = defense_records(prepared.spec, prepared.local, rounds=rounds)
+    return tuple(f"{one.title} after what this attack saw: {one.promise}." for one in records if one.formal)
 
 
 def _crafter(
@@ -216,8 +253,15 @@ def make_header(prepared: Prepared) -> Header:
             description=prepared.threat.description,
             grants=tuple(sorted(prepared.threat.grants)),
             rounds=prepared.threat.rounds,
-            server_sees=server_sees(prepared.threat, protocol.aggregation, protocol.clients),
+            server_sees=server_sees(
+                prepared.threat,
+                protocol.aggregation,
+                protocol.clients,
+                fakes=protocol.fakes,
+                minimum_honest=protocol.minimum_honest,
+            ),
         ),
+        defenses=defense_records(spec, prepared.local),
         input=InputRecord(
             modality=data.spec.modality.value,
             shape=data.spec.shape,

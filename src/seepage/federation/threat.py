@@ -144,8 +144,15 @@ def sees_each_update(threat: ThreatModel, aggregation: str) -> bool:
     return aggregation == "per_client" or Grant.INDIVIDUAL_UPDATES in effective_grants(threat, aggregation)
 
 
-def server_sees(threat: ThreatModel, aggregation: str, clients: int) -> str:
+def server_sees(
+    threat: ThreatModel, aggregation: str, clients: int, *, fakes: int = 0, minimum_honest: int = 1
+) -> str:
     """One sentence for the report."""
+    if aggregation == "secure_sum" and fakes:
+        return (
+            f"secure sums of {minimum_honest} of the {clients} client(s) at a time with {fakes} all-zero "
+            "fake(s) of its own, which it takes out again (Boenisch et al., Section 10.4)"
+        )
     if aggregation == "secure_sum":
         return f"only the secure sum of {clients} client(s)"
     if sees_each_update(threat, aggregation):
@@ -168,6 +175,7 @@ def knowledge(
     shown = replace(
         spec,
         value_range=spec.value_range if Grant.VALUE_RANGE in grants else None,
+        categories=spec.categories if Grant.VALUE_RANGE in grants else (),
         mean=spec.mean if Grant.NORMALISATION in grants else None,
         std=spec.std if Grant.NORMALISATION in grants else None,
     )
@@ -207,6 +215,8 @@ def describe_knowledge(threat: ThreatModel, aggregation: str, known: Knowledge) 
         sentences.append("Not the range of raw values.")
     elif spec.value_range is not None:
         sentences.append(f"That raw values lie in [{spec.value_range[0]:g}, {spec.value_range[1]:g}].")
+    if spec.categories:
+        sentences.append("Which columns are categories in one-hot code.")
     if spec.mean is not None:
         sentences.append("How inputs are normalised.")
     elif known.normalised:

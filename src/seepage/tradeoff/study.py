@@ -6,15 +6,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
-from seepage.auditor.prepare import Prepared, prepare
-from seepage.auditor.run import make_header, run_cell, write_result
-from seepage.defenses import DEFENSES, epsilon, uses_per_round
+from seepage.auditor.prepare import Prepared, planned_attacks, prepare
+from seepage.auditor.promise import defense_records
+from seepage.auditor.run import complete_cell, make_header
 from seepage.errors import SpecError
-from seepage.log import AttackRef, cell_id
-from seepage.tradeoff.record import PointRecord, StudyFolder
-from seepage.tradeoff.spec import NONE, TradeoffSpec
+from seepage.log import AttackRef, DefenseRecord, cell_id
+from seepage.tradeoff.record import StudyFolder
+from seepage.tradeoff.spec import TradeoffSpec
 from seepage.tradeoff.training import train_cell
 
 
@@ -50,9 +50,25 @@ class Study:
             )
 
     def audited(self, point: int) -> Prepared:
-        """The audit of one point. It differs from the others in the clients' defense only."""
+        """The audit of one point: other defenses, and attacks that know of them."""
         digest = hashlib.sha256(f"{self.base.fingerprint} {self.points[point].title}".encode())
-        return replace(self.base, spec=self.spec.audit(self.points[point]), fingerprint=digest.hexdigest())
+        spec = self.spec.audit(self.points[point])
+        attacks = planned_attacks(spec, self.base.threat)
+        return replace(
+            self.base,
+            spec=spec,
+            refs=tuple(ref for ref, _ in attacks),
+            attacks={ref.key: attack for ref, attack in attacks},
+            fingerprint=digest.hexdigest(),
+        )
+
+    def refs(self, point: int) -> tuple[AttackRef, ...]:
+        """The attacks of one point."""
+        return self._refs[point]
+
+    @cached_property
+    def _refs(self) -> list[tuple[AttackRef, ...]]:
+        return [self.audited(point).refs for point in range(len(self.points))]
 
     def trained(self, point: int) -> Prepared:
         """The same protocol with the training's clients, each with several batches that take turns."""
@@ -82,7 +98,7 @@ class Study:
             ] + [
                 Job(kind="attack", point=point, attack=a, seed=s)
                 for s in self.spec.seeds
-                for a in range(len(self.base.refs))
+                for a in range(len(self.refs(point)))
             ]
         return found
 
@@ -90,13 +106,13 @@ class Study:
         point = self.points[job.point]
         if job.kind == "training":
             return f"{point.title}: training, seed {job.seed}"
-        return f"{point.title}: {self.base.refs[job.attack].name}, seed {job.seed}"
+        return f"{point.title}: {self.refs(job.point)[job.attack].title}, seed {job.seed}"
 
     def is_done(self, job: Job, folder: StudyFolder) -> bool:
         key = self.points[job.point].key
         if job.kind == "training":
             return folder.training_file(key, job.seed).is_file()
-        return folder.point(key).has_cell(cell_id(self.base.refs[job.attack], job.seed))
+        return folder.point(key).has_cell(cell_id(self.refs(job.point)[job.attack], job.seed))
 
     def open_points(self, folder: StudyFolder) -> None:
         """Each point's folder is a run folder of its own."""
@@ -111,43 +127,22 @@ class Study:
             folder.write_training(train_cell(prepared, key, job.seed, self.spec.training.rounds))
             return
         prepared = self.audited(job.point)
-        result = run_cell(prepared, self.base.refs[job.attack], job.seed)
-        write_result(folder.point(key), *result, prepared.dataset.spec)
+        complete_cell(folder.point(key), prepared, self.refs(job.point)[job.attack], job.seed)
 
-    def records(self) -> tuple[PointRecord, ...]:
-        return tuple(self._record(point) for point in self.points)
+    def records(self) -> tuple[DefenseRecord, ...]:
+        """Every point with its promise over the whole training."""
+        return tuple(self._record(point) for point in range(len(self.points)))
 
-    def _record(self, point: AttackRef) -> PointRecord:
-        if point.name == NONE:
-            return PointRecord(defense=point, description="Updates are sent as they are.", guarantee="none")
-        entry = DEFENSES[point.name]
-        promise = self._promise({**entry.settings, **point.params}, point.name)
-        if promise is None:
-            # A mechanism without its noise bounds nothing.
-            return PointRecord(defense=point, description=entry.description, guarantee="heuristic")
-        protects, sigma, steps, uses = promise
-        return PointRecord(
-            defense=point,
-            description=entry.description,
-            guarantee=entry.guarantee,
-            formal=True,
-            protects=protects,
-            sigma=sigma,
-            steps=steps,
-            uses_per_round=uses,
-            epsilon=epsilon(sigma=sigma, delta=self.spec.delta, steps=steps),
-            delta=self.spec.delta,
-        )
-
-    def _promise(self, settings: dict[str, Any], name: str) -> tuple[str, float, int, int] | None:
-        """Whom the noise hides, its multiplier, and how often in the training: sampling rate 1 throughout."""
-        rounds, sigma = self.spec.training.rounds, float(settings.get("sigma", 0.0))
-        if name == "dp_sgd" and sigma > 0:
-            uses = uses_per_round(self.base.local, self.spec.protocol.batch_size)
-            return "one example", sigma, -(-rounds // self.batches_each) * uses, uses
-        if name == "central_dp" and sigma > 0 and settings["server_honest"]:
-            return "one client", sigma, rounds, 1
-        return None
+    def _record(self, point: int) -> DefenseRecord:
+        trained = self.trained(point)
+        found = defense_records(trained.spec, trained.local, rounds=self.spec.training.rounds)
+        if not found:
+            return DefenseRecord(
+                defense=self.points[point], description="Updates are sent as they are.", guarantee="none"
+            )
+        # What is outside of a mechanism only processes what it released: the promise stays.
+        strongest = next((one for one in found if one.formal), found[0])
+        return strongest.model_copy(update={"defense": self.points[point]})
 
 
 def unfinished(study: Study, folder: StudyFolder) -> Sequence[Job]:

@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.inversion.distances import DISTANCES, LAYER_WEIGHTS, cosine, euclidean, l1_l2
+from seepage.attacks.parts.inversion.distances import (
+    DISTANCES,
+    LAYER_WEIGHTS,
+    cosine,
+    euclidean,
+    l1_l2,
+    pull_of,
+)
 from seepage.attacks.parts.inversion.feature_statistics import (
     expected_statistics,
     feature_statistics,
@@ -19,9 +26,7 @@ from seepage.attacks.parts.inversion.priors import (
     TV_KINDS,
     PriorFactory,
     anisotropic_tv,
-    distance_to_consensus,
     double_opponent_tv,
-    group_consistency,
     isotropic_tv,
     small_values,
     total_variation,
@@ -70,6 +75,28 @@ def test_distances_are_zero_at_the_update_itself(name: str) -> None:
     assert DISTANCES[name](a, a, LAYER_WEIGHTS["early"](3)).item() == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.parametrize("layers", sorted(LAYER_WEIGHTS))
+@pytest.mark.parametrize("name", sorted(DISTANCES))
+def test_pull_equals_autograd(name: str, layers: str) -> None:
+    torch.manual_seed(0)
+    shapes = [(3, 4), (5,), (2, 2, 3)]
+    observed, simulated = ([torch.randn(shape).double() for shape in shapes] for _ in range(2))
+    weights = LAYER_WEIGHTS[layers](3)
+    leaves = [t.clone().requires_grad_() for t in simulated]
+    expected = DISTANCES[name](leaves, observed, weights)
+    gradients = torch.autograd.grad(expected, leaves)
+    value, pull = pull_of(DISTANCES[name], observed, weights)(simulated)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-12)
+    for found, wanted in zip(pull, gradients, strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_pull_of_a_dead_network_is_finite() -> None:
+    value, (pull,) = pull_of(cosine, [torch.tensor([3.0, 4.0])])([torch.zeros(2)])
+    assert value.item() == 1.0
+    assert pull.isfinite().all()
+
+
 def test_total_variation_of_a_tiny_image_in_closed_form() -> None:
     # rows (0 1 / 3 1): down 3 and 0, right 1 and -2
     image = torch.tensor([[0.0, 1.0], [3.0, 1.0]]).reshape(1, 1, 1, 2, 2)
@@ -99,11 +126,6 @@ def test_a_grey_edge_costs_less_than_a_coloured_one_in_double_opponent_tv() -> N
     red = torch.zeros(1, 1, 3, 4, 4)
     red[:, :, 0, :, 2:] = 1.0
     assert double_opponent_tv(grey) < double_opponent_tv(red)
-
-
-def test_consensus_of_two_restarts_in_closed_form() -> None:
-    inputs = torch.stack([torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 4.0)])
-    assert distance_to_consensus(inputs).tolist() == [4.0, 4.0]
 
 
 def numeric_gradient(objective: Objective, at: Candidates, where: int, step: float = 1e-5) -> Tensor:
@@ -191,18 +213,6 @@ def test_relative_priors_multiply_the_match() -> None:
     numeric = numeric_gradient(objective, start, 0)
     torch.testing.assert_close(some_of(found.gradients[0]), numeric, rtol=1e-4, atol=1e-8)
     assert objective(Candidates(batch.inputs[None], batch.labels[None])).values.item() == 0
-
-
-def test_group_consistency_pulls_each_restart_to_the_mean() -> None:
-    spec = image_spec()
-    problem = problem_for(conv_net(spec), spec, random_batch(spec, [0, 3]), LocalTraining())
-    prior = group_consistency(0.7)(problem)
-    assert prior is not None
-    x = random_batch(spec, [0] * 4, seed=1).inputs.reshape(2, 2, *spec.shape).requires_grad_()
-    (gradient,) = torch.autograd.grad(prior(x).sum(), x)
-    # the consensus is held fixed (Yin et al., eq. 11): d/dx mean (x - m)^2 = 2 (x - m) / size
-    expected = 2 * 0.7 * (x - x.mean(0)) / x[0].numel() / problem.unit**2
-    torch.testing.assert_close(gradient, expected.detach())
 
 
 def test_sent_buffers_reveal_the_batch_statistics() -> None:

@@ -12,8 +12,8 @@ from seepage.attacks.deep_leakage import deep_leakage, idlg
 from seepage.attacks.gradient_inversion import GradientInversion
 from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.parts.inversion.distances import cosine, euclidean
+from seepage.attacks.parts.inversion.lbfgs import lbfgs
 from seepage.attacks.parts.inversion.objective import Candidates, fastest_matching, update_matching
-from seepage.attacks.parts.inversion.solvers import lbfgs
 from seepage.attacks.see_through_gradients import see_through_gradients
 from seepage.attacks.tag import tag
 from seepage.federation import aggregate, local_update

@@ -53,6 +53,23 @@ NETWORKS = {
         nn.Linear(24, 4),
     ),
     "residual": Residual,
+    "in place": lambda: nn.Sequential(
+        nn.Conv2d(2, 6, 3), norm(6), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(216, 4)
+    ),
+    # both tile sizes: 400 outputs, then 100
+    "wide": lambda: nn.Sequential(
+        nn.Conv2d(2, 64, 3, padding=7),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, padding=1),
+        norm(64),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 65, 3, padding="same", bias=False),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(260, 4),
+    ),
 }
 
 
@@ -119,19 +136,110 @@ class Scaled(nn.Module):
         return self.gain * self.net(x)
 
 
+class Tied(nn.Module):
+    """One layer, used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.again, self.head = nn.Linear(128, 20), nn.Linear(20, 20), nn.Linear(20, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x.flatten(1)))
+        return self.head(torch.relu(self.again(torch.relu(self.again(y)))))
+
+
+class Mixing(nn.Module):
+    """Right for one example, but not for several restarts at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = NETWORKS["dense"]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x - x.mean(dim=0, keepdim=True) + x.sum(dim=0, keepdim=True))
+
+
+def tied_chain() -> nn.Sequential:
+    first, second = nn.Linear(20, 20), nn.Linear(20, 20)
+    second.weight = first.weight
+    return nn.Sequential(nn.Flatten(), nn.Linear(128, 20), nn.ReLU(), first, second, nn.Linear(20, 4))
+
+
 @pytest.mark.parametrize(
     "model",
     [
         nn.Sequential(nn.Flatten(), nn.Linear(128, 20), nn.Sigmoid(), nn.Linear(20, 4)),
         nn.Sequential(nn.Flatten(), nn.Linear(128, 20), nn.ReLU(), nn.Linear(20, 4, bias=False)),
         Scaled(),
+        Tied(),
+        tied_chain(),
+        Mixing(),
+        nn.Sequential(
+            nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten(), nn.Linear(108, 4)
+        ),
+        nn.Sequential(
+            nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(192, 4)
+        ),
     ],
-    ids=["smooth", "no last bias", "foreign parameter"],
+    ids=[
+        "smooth",
+        "no last bias",
+        "foreign parameter",
+        "layer used twice",
+        "tied weights",
+        "examples mixed",
+        "batch statistics",
+        "circular padding",
+    ],
 )
 def test_is_not_used_where_it_would_be_wrong(model: nn.Module) -> None:
     problem = posed(model.double())
     with training_mode(model, False):
         assert single_backprop_matching(problem, cosine, None, start()) is None
+
+
+class Wide(nn.Module):
+    """Not a chain, so that it is compared with double backprop first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = NETWORKS["wide"]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+def test_restarts_by_the_dozen_equal_one_after_the_other() -> None:
+    torch.manual_seed(2)
+    model = Wide().double()
+    problem, many = posed(model), Candidates(torch.rand(12, 1, 2, 8, 8).double(), torch.zeros(12, 1).long())
+    with training_mode(model, False):
+        objective = single_backprop_matching(problem, cosine, [0.5] * len(problem.names), many)
+        assert objective is not None
+        together = objective(many)
+        alone = [objective(many.restart(r)) for r in range(12)]
+    assert torch.allclose(together.values, torch.cat([e.values for e in alone]), rtol=1e-9)
+    gradients = torch.cat([e.gradients[0] for e in alone])
+    assert torch.allclose(together.gradients[0], gradients, rtol=1e-7, atol=1e-12)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    torch.manual_seed(3)
+    model = NETWORKS["in place"]().double()
+    model[0].weight.requires_grad_(False)
+    attributes = {name: dict(vars(module)) for name, module in model.named_modules()}
+    x = torch.rand(2, 2, 8, 8).double()
+    with training_mode(model, False):
+        before = model(x.clone())
+        objective = single_backprop_matching(posed(model), cosine, None, start())
+        assert objective is not None
+        objective(start())
+        assert torch.equal(model(x.clone()), before)
+    for name, module in model.named_modules():
+        assert vars(module).keys() == attributes[name].keys()
+        assert getattr(module, "inplace", None) == attributes[name].get("inplace")
+    assert not model[0].weight.requires_grad
+    assert model[0].bias.requires_grad
 
 
 def test_is_for_one_example_and_one_gradient_only() -> None:

@@ -8,16 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from seepage.attacks.parts.checkpoint import Checkpoint, Identity
+from seepage.attacks.parts.inversion.lbfgs import lbfgs
 from seepage.attacks.parts.inversion.objective import Candidates, Evaluation, Objective, differentiated
-from seepage.attacks.parts.inversion.solvers import (
-    SCHEDULES,
-    Search,
-    Solver,
-    adam,
-    cosine_decay,
-    lbfgs,
-    step_decay,
-)
+from seepage.attacks.parts.inversion.search import Search, Solver
+from seepage.attacks.parts.inversion.solvers import SCHEDULES, adam, cosine_decay, step_decay
 from seepage.attacks.parts.progress import Clock, Progress, listening
 
 GOAL = torch.tensor([[[0.2, -0.4, 0.9]], [[-0.7, 0.1, 0.3]]], dtype=torch.float64)  # two restarts
@@ -35,6 +30,7 @@ def search(*, seconds: float | None = None, box: float = 10.0) -> Search:
         unit=1.0,
         clock=Clock(seconds=seconds),
         generator=torch.Generator().manual_seed(0),
+        checkpoint=Checkpoint(lambda: Identity({}, torch.zeros(1))),
     )
 
 

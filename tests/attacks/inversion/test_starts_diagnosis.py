@@ -18,7 +18,7 @@ from seepage.attacks.parts.inversion.diagnosis import Match, notes_after
 from seepage.attacks.parts.inversion.initialise import INITIALISERS, PATCH
 from seepage.attacks.parts.inversion.objective import Candidates
 from seepage.attacks.parts.inversion.relaxed_labels import start_labels
-from seepage.attacks.parts.inversion.solvers import Solution
+from seepage.attacks.parts.inversion.search import Solution
 from seepage.attacks.see_through_gradients import see_through_gradients
 from seepage.attacks.tag import tag
 from seepage.errors import NotApplicable
@@ -116,7 +116,9 @@ def test_a_search_that_gains_nothing_says_so(end: float) -> None:
     problem = problem_for(dense_net(spec), spec, random_batch(spec, [1]), LocalTraining())
     values = torch.tensor([end])
     candidates = Candidates(torch.zeros(1, 1, 1, 8, 8), torch.zeros(1, 1).long())
-    solution = Solution(candidates=candidates, values=values, start_values=torch.ones(1), steps=9, stopped="")
+    solution = Solution(
+        candidates=candidates, values=values, start_values=torch.ones(1), origin=(0,), steps=9, stopped=""
+    )
     match = Match(chosen=0, start=1.0, end=end, moves=True, simulated=problem.observed)
     said = any("than the start" in note for note in notes_after(problem, solution, match))
     assert said == (not end < 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ class Progress:
     """(R, n, *shape): the current candidates in model units, for a thumbnail."""
 
 
+Work = tuple[float, Callable[[], object]]
 Listener = Callable[[Progress], None]
 _LISTENER: ContextVar[Listener | None] = ContextVar("progress_listener", default=None)
 
@@ -46,9 +47,10 @@ def listening(listener: Listener) -> Iterator[None]:
 class Clock:
     """Seconds since the start, against a budget if there is one."""
 
-    def __init__(self, *, seconds: float | None) -> None:
+    def __init__(self, *, seconds: float | None, parent: Clock | None = None) -> None:
         self.seconds = seconds
         self.started = time.monotonic()
+        self._parent = parent
 
     @property
     def elapsed(self) -> float:
@@ -61,19 +63,24 @@ class Clock:
     def share(self, parts: int) -> Clock:
         """A clock with an equal part of what is left, started now."""
         left = None if self.seconds is None else max(0.0, self.seconds - self.elapsed) / parts
-        return Clock(seconds=left)
+        return Clock(seconds=left, parent=self)
 
-    def steps_that_fit(self, one_step: Callable[[], object], steps: int, *, trials: int = 3) -> int:
-        """At most `steps`; fewer where the budget, measured by a few trials, does not allow so many."""
+    def advance(self, seconds: float) -> None:
+        """Count what an interrupted run has spent, here and on the clock this one is a share of."""
+        self.started -= seconds
+        if self._parent is not None:
+            self._parent.advance(seconds)
+
+    def steps_that_fit(self, work: Sequence[Work], steps: int, *, trials: int = 3) -> int:
+        """At most `steps`; fewer where the budget, measured by a few trials, does not allow so many.
+
+        work: what makes up a mean step, each part with the share of the steps that consist of it.
+        """
         if self.seconds is None:
             return steps
-        one_step()  # the first is slower: memory, threads, kernels
-        before = time.monotonic()
-        for _ in range(trials):
-            one_step()
-        each = max((time.monotonic() - before) / trials, 1e-9)
+        each = sum(share * _seconds_for(part, trials) for share, part in work)
         left = self.seconds - self.elapsed
-        return max(1, min(steps, int(left / each)))
+        return max(1, min(steps, int(left / max(each, 1e-9))))
 
     def report(self, *, step: int, steps: int, objective: float, inputs: Tensor) -> None:
         """Tell the listener, if there is one."""
@@ -84,3 +91,11 @@ class Clock:
         listener(
             Progress(step=step, steps=steps, objective=objective, seconds_left=left, inputs=inputs.detach())
         )
+
+
+def _seconds_for(work: Callable[[], object], trials: int) -> float:
+    work()  # the first is slower: memory, threads, kernels
+    before = time.monotonic()
+    for _ in range(trials):
+        work()
+    return (time.monotonic() - before) / trials

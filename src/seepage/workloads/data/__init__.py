@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,13 +51,14 @@ def load_data(
     mean: Numbers | None = None,
     std: Numbers | None = None,
     num_classes: int | None = None,
+    categories: Sequence[Sequence[int]] | None = None,
     **options: Any,
 ) -> Dataset:
     """A validated dataset from a name, a path, "package.module:function", or an object.
 
     The named keywords say what cannot be read off the data (or correct what was guessed); `options` go to
     the loader. `mean` and `std`, one number or one per channel or column, have the model fed normalised
-    values.
+    values. `categories`: groups of a table's columns that are one category in one-hot code.
 
     >>> len(load_data("digits")), load_data("photos", size=64).spec.shape
     (1797, (3, 64, 64))
@@ -68,7 +70,7 @@ cifar100, digits, faces, imagenet_photos, imdb, mnist, photos. A path (.npz, .cs
 "package.module:function" is accepted too.
     """
     dataset = _load(reference, _modality(modality), options)
-    return validate(_declare(dataset, value_range, mean, std, num_classes))
+    return validate(_declare(dataset, value_range, mean, std, num_classes, categories))
 
 
 def _load(reference: Any, modality: Modality | None, options: dict[str, Any]) -> Dataset:
@@ -124,6 +126,7 @@ def _declare(
     mean: Numbers | None,
     std: Numbers | None,
     num_classes: int | None,
+    categories: Sequence[Sequence[int]] | None,
 ) -> Dataset:
     """The dataset with what the caller said about it in place of what was guessed."""
     spec = dataset.spec
@@ -144,7 +147,18 @@ def _declare(
         known = spec.class_names[:num_classes]
         more = tuple(f"class {i}" for i in range(len(known), num_classes)) if known else ()
         spec = replace(spec, num_classes=num_classes, class_names=known + more)
+    if categories is not None:
+        spec = replace(spec, categories=_groups(categories))
     return replace(dataset, spec=spec)
+
+
+def _groups(given: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    try:
+        return tuple(tuple(operator.index(column) for column in group) for group in given)
+    except TypeError:
+        raise SpecError(
+            f"categories is {given!r}; give groups of column numbers, as [[0, 1, 2], [3, 4]]."
+        ) from None
 
 
 def _numbers(name: str, given: Numbers, *, count: int) -> tuple[float, ...]:

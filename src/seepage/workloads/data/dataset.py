@@ -73,6 +73,7 @@ value_range=(0.5, 7) or rescale the data.
         or _wrong_labels(dataset)
         or _wrong_statistics(dataset.spec)
         or (_wrong_tokens(dataset) if dataset.spec.modality is Modality.TEXT else _wrong_values(dataset))
+        or _wrong_categories(dataset)
     )
     if fault:
         raise DataError(f"{dataset.name}: {fault}")
@@ -198,4 +199,30 @@ def _wrong_tokens(dataset: Dataset) -> str | None:
         )
     if spec.tokens and len(spec.tokens) != spec.vocabulary:
         return f"{len(spec.tokens)} words for a vocabulary of {spec.vocabulary}; give one per id or none."
+    return None
+
+
+def _wrong_categories(dataset: Dataset) -> str | None:
+    spec = dataset.spec
+    if not spec.categories:
+        return None
+    if spec.modality is not Modality.TABULAR:
+        return f"only columns of a table can be categories, not {spec.modality} inputs; leave out categories."
+    columns = [column for group in spec.categories for column in group]
+    if len(set(columns)) < len(columns) or min(map(len, spec.categories)) < 2:
+        return "categories need at least two columns each and no column twice; give groups of column numbers."
+    if min(columns) < 0 or max(columns) >= spec.shape[0]:
+        return (
+            f"categories name a column outside of 0..{spec.shape[0] - 1}; give numbers of columns, counted "
+            "from 0."
+        )
+    for group in spec.categories:
+        values = dataset.inputs[:, list(group)]
+        one_hot = ((values == 0) | (values == 1)).all(dim=1) & (values.sum(dim=1) == 1)
+        if not bool(one_hot.all()):
+            row = int((~one_hot).nonzero()[0])
+            return (
+                f"columns {', '.join(map(str, group))} are declared one category, but row {row} does not "
+                "hold zeros and a single 1; correct categories or the encoding."
+            )
     return None

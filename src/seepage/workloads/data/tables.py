@@ -1,4 +1,4 @@
-"""CSV files: a header, one row per example, numbers everywhere but in the label column."""
+"""CSV files: a header, one row per example, numbers everywhere but in the label and categorical columns."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from seepage.workloads.data.dataset import Dataset
 from seepage.workloads.user_code import reason
 
 LABEL_COLUMNS = ("label", "target", "class", "y")
+MOST_CATEGORIES = 1000
+"""More would be as many columns of the table."""
 Row = tuple[int, list[str]]
 """Line number in the file, cells."""
 
@@ -29,10 +31,12 @@ def csv_file(
     label: str | None = None,
     delimiter: str = ",",
     standardise: bool = False,
+    categorical: Sequence[str] = (),
 ) -> Dataset:
     """Rows of numbers with a header. Label: the column named, else label/target/class/y, else the last.
 
-    `standardise` has the model fed columns of mean 0 and standard deviation 1.
+    `standardise` has the model fed columns of mean 0 and standard deviation 1. `categorical` names columns
+    whose cells are categories, words or numbers: each becomes one column for every category, in one-hot code.
     """
     if modality not in (None, Modality.TABULAR):
         raise SpecError(
@@ -43,9 +47,10 @@ def csv_file(
     features = [i for i in range(len(header)) if i != column]
     if not features:
         raise DataError(f"{path.name} has no column besides the label; add at least one feature column.")
-    values = [[_number(cells[i], header[i], line, path.name) for i in features] for line, cells in rows]
+    _check_categorical(categorical, [header[i] for i in features], path.name)
     labels, names = class_indices([cells[column] for _, cells in rows], column=header[column])
-    rows_array = np.asarray(values, dtype=np.float64)
+    columns, groups = _encoded(header, rows, features, categorical, path.name)
+    rows_array = np.asarray([column for _, column in columns], dtype=np.float64).T
     dataset = from_arrays(
         rows_array,
         labels,
@@ -53,8 +58,9 @@ def csv_file(
         source=path.name,
         modality=Modality.TABULAR,
         class_names=names,
-        column_names=[header[i] for i in features],
+        column_names=[name for name, _ in columns],
     )
+    dataset = replace(dataset, spec=replace(dataset.spec, categories=groups))
     if not standardise:
         return dataset
     mean, std = tuple(rows_array.mean(axis=0).tolist()), tuple(rows_array.std(axis=0).tolist())
@@ -129,6 +135,45 @@ def _label_column(header: Sequence[str], label: str | None, name: str) -> int:
     return next((lower.index(n) for n in LABEL_COLUMNS if n in lower), len(header) - 1)
 
 
+def _check_categorical(categorical: Sequence[str], valid: Sequence[str], name: str) -> None:
+    if isinstance(categorical, str):
+        raise SpecError(f"categorical is {categorical!r}; give a list of column names, as [{categorical!r}].")
+    for column in categorical:
+        if column not in valid:
+            raise SpecError(
+                f"{name} has no feature column '{column}'; give categorical= some of {', '.join(valid)}."
+            )
+
+
+def _encoded(
+    header: Sequence[str], rows: Sequence[Row], features: Sequence[int], categorical: Sequence[str], name: str
+) -> tuple[list[tuple[str, list[float]]], tuple[tuple[int, ...], ...]]:
+    """Named columns of numbers, and which of them are one category."""
+    columns: list[tuple[str, list[float]]] = []
+    groups: list[tuple[int, ...]] = []
+    for i in features:
+        if header[i] not in categorical:
+            columns.append((header[i], [_number(cells[i], header[i], line, name) for line, cells in rows]))
+            continue
+        values = sorted({cells[i] for _, cells in rows})
+        _check_category(values, header[i], len(rows), name)
+        groups.append(tuple(range(len(columns), len(columns) + len(values))))
+        columns += [(f"{header[i]}={v}", [float(cells[i] == v) for _, cells in rows]) for v in values]
+    return columns, tuple(groups)
+
+
+def _check_category(values: Sequence[str], column: str, rows: int, name: str) -> None:
+    if "" in values:
+        raise DataError(f"{name}, column '{column}' has empty cells; fill them in or leave those rows out.")
+    if len(values) < 2:
+        raise DataError(f"{name}, column '{column}' holds the same category everywhere; leave it out.")
+    if len(values) > MOST_CATEGORIES:
+        raise DataError(
+            f"{name}, column '{column}' holds {len(values)} categories in {rows} rows, which are more likely "
+            "identifiers or numbers; leave it out of categorical, or bin its values."
+        )
+
+
 def _is_number(cell: str) -> bool:
     try:
         float(cell)
@@ -143,6 +188,6 @@ def _number(cell: str, column: str, line: int, name: str) -> float:
         shown = f"'{cell}'" if cell else "an empty cell"
         raise DataError(
             f"{name}, line {line}, column '{column}': {shown} is not a finite number; "
-            "encode categories as numbers and fill in missing values."
+            "name a column of categories in categorical=, and fill in missing values."
         )
     return value

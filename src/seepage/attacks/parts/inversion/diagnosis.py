@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seepage.attacks.parts.inversion.feature_statistics import batch_norms
 from seepage.attacks.parts.inversion.problem import Problem
-from seepage.attacks.parts.inversion.solvers import Solution
+from seepage.attacks.parts.inversion.search import Solution
 from seepage.attacks.parts.layers import output_layer, trace_linear_layers
 from seepage.errors import NotApplicable
 from seepage.types import UpdateKind

@@ -15,7 +15,12 @@ from torch import Tensor
 Tensors = Sequence[Tensor]
 Weights = Sequence[float] | None
 Distance = Callable[[Tensors, Tensors, Weights], Tensor]
-"""(simulated, observed, weight of each layer or None) to a scalar, 0 where the two agree."""
+"""(simulated, observed, weight of each layer or None) to a scalar, 0 where the two agree.
+
+The order of values inside a tensor must not matter: fast objectives keep weights in an order of their own."""
+
+Pull = Callable[[Tensors], tuple[Tensor, Tensors]]
+"""Simulated tensors, which may be overwritten, to the distance and its gradient with respect to each."""
 
 
 def _total(terms: list[Tensor], weights: Weights) -> Tensor:
@@ -60,6 +65,50 @@ def l1_l2(simulated: Tensors, observed: Tensors, weights: Weights = None, *, alp
     difference = _total([(a - b).abs().sum() for a, b in zip(simulated, observed, strict=True)], weights)
     length = _total([b.abs().sum() for b in observed], weights)
     return euclidean(simulated, observed, weights) + alpha * difference / length
+
+
+def pull_of(distance: Distance, observed: Tensors, weights: Weights = None) -> Pull:
+    """The distance to `observed` with its gradient: in closed form for the cosine, by autograd otherwise.
+
+    >>> value, (gradient,) = pull_of(cosine, [torch.tensor([0.0, 3.0])])([torch.tensor([2.0, 0.0])])
+    >>> value.item(), gradient.tolist()
+    (1.0, [0.0, -0.5])
+    """
+    if distance is cosine:
+        return _pull_of_cosine(observed, weights)
+
+    def pull(simulated: Tensors) -> tuple[Tensor, Tensors]:
+        leaves = [t.detach().requires_grad_() for t in simulated]
+        with torch.enable_grad():
+            value = distance(leaves, observed, weights)
+            found = torch.autograd.grad(value, leaves, allow_unused=True)
+        filled = [torch.zeros_like(t) if u is None else u for t, u in zip(leaves, found, strict=True)]
+        return value.detach(), filled
+
+    return pull
+
+
+def _pull_of_cosine(observed: Tensors, weights: Weights) -> Pull:
+    """With s = <g, o> and n = |g| |o|: d(1 - s/n)/dg = s/(n |g|^2) g - o/n, written over g."""
+    tiny = torch.finfo(observed[0].dtype).tiny
+    length = _dot(observed, observed, weights)
+    shares = [1.0] * len(observed) if weights is None else list(weights)
+
+    def pull(simulated: Tensors) -> tuple[Tensor, Tensors]:
+        own, shared = _dot(simulated, simulated, weights), _dot(simulated, observed, weights)
+        norm = (own.clamp_min(tiny) * length).clamp_min(tiny).sqrt()
+        # the floors, see `cosine`, do not move with g
+        stretch = float(shared / (norm * own)) if own > tiny else 0.0
+        for g, o, share in zip(simulated, observed, shares, strict=True):
+            g.mul_(share * stretch).sub_(o, alpha=share / float(norm))
+        return 1 - shared / norm, simulated
+
+    return pull
+
+
+def _dot(a: Tensors, b: Tensors, weights: Weights) -> Tensor:
+    """As `_inner`, without products in memory; not under vmap."""
+    return _total([torch.dot(x.flatten(), y.flatten()) for x, y in zip(a, b, strict=True)], weights)
 
 
 DISTANCES: dict[str, Distance] = {"cosine": cosine, "euclidean": euclidean, "l1_l2": l1_l2}

@@ -63,15 +63,6 @@ def squared_norm(inputs: Tensor) -> Tensor:
     return inputs.flatten(1).square().mean(1)
 
 
-def distance_to_consensus(inputs: Tensor) -> Tensor:
-    """Mean squared distance of each restart to the mean of all: (R, n, *shape) to (R,).
-
-    GradInversion (Yin et al. 2021, eq. 11) registers the restarts to one another first; here images are
-    compared where they are.
-    """
-    return (inputs - inputs.mean(dim=0, keepdim=True).detach()).flatten(1).square().mean(1)
-
-
 TV_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "anisotropic": anisotropic_tv,
     "isotropic": isotropic_tv,
@@ -98,16 +89,5 @@ def small_values(weight: float) -> PriorFactory:
         if weight == 0:
             return None
         return lambda inputs: weight * squared_norm((inputs - problem.centre) / problem.unit)
-
-    return build
-
-
-def group_consistency(weight: float) -> PriorFactory:
-    """Restarts that agree are more likely right. Says nothing about a single one."""
-
-    def build(problem: Problem) -> Prior | None:
-        if weight == 0:
-            return None
-        return lambda inputs: weight * distance_to_consensus(inputs / problem.unit)
 
     return build

@@ -1,7 +1,6 @@
-"""How candidates are moved: Adam, plain or on the gradient's sign, and L-BFGS.
+"""Adam, plain or on the gradient's sign, and its schedules of step sizes.
 
-A solver sees the objective and nothing else. L-BFGS keeps the candidate with the lowest objective, Adam the
-last one, unless its objective has run away.
+A solver sees the objective and nothing else. Adam returns its last candidate, unless the objective ran away.
 """
 
 from __future__ import annotations
@@ -9,26 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.inversion.objective import Candidates, Objective
-from seepage.attacks.parts.progress import Clock
+from seepage.attacks.parts.checkpoint import State
+from seepage.attacks.parts.inversion.halving import Halving, expected_work
+from seepage.attacks.parts.inversion.objective import Candidates, Evaluation, Objective
+from seepage.attacks.parts.inversion.search import Best, Search, Solution, Solver, subset
 
 Schedule = Callable[[float], float]
 """Share of the steps done, in [0, 1), to a factor of the step size."""
 
 _SETTLED = 0.1
 """A plateau counts only once the step size has fallen to this share: before, decay still lowers it."""
-_GAIN = 1e-3
-"""Relative improvement of the best objective below which the search stands still."""
-_CHUNK = 10
-"""L-BFGS iterations between two looks at the clock; torch evaluates once more at the start of each chunk."""
-_RUN_AWAY = 2.0
-"""Adam's last candidate is dropped for its best one where its objective is this many times as high."""
-_SOLVED = 1e-14
-"""An objective relative to the update's length at which only rounding is left."""
 
 
 def constant(done: float) -> float:
@@ -56,91 +50,97 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """What a solver needs besides the objective."""
+class _Walk:
+    """Where Adam stands with the restarts that are still followed."""
 
-    project: Callable[[Tensor], Tensor]
-    """Into the box of possible inputs."""
-    unit: float
-    """Inputs move by step sizes in this unit."""
-    clock: Clock
-    generator: torch.Generator
+    def __init__(self, start: Candidates, total: int, *, halving: bool) -> None:
+        self.total, self.step = total, 0
+        self.begun = start.inputs.shape
+        self.best, self.halving = Best(start), Halving(len(start), total, on=halving)
+        self._place(start, [tensor.detach().clone() for tensor in start.free], [])
 
-
-@dataclass(frozen=True, kw_only=True)
-class Solution:
-    """The best candidates of every restart, by objective."""
-
-    candidates: Candidates
-    values: Tensor
-    """(R,)"""
-    start_values: Tensor
-    """(R,) before the first step."""
-    steps: int
-    stopped: str
-    """Why before the last step: plateau, budget, solved, or nothing."""
-
-
-Solver = Callable[[Objective, Candidates, Search], Solution]
-
-
-class _Best:
-    """The lowest objective each restart has had. A NaN is never lower."""
-
-    def __init__(self, start: Candidates) -> None:
-        self.candidates = start
-        self.values = torch.full((len(start),), torch.inf, device=start.inputs.device)
-        self.start_values: Tensor | None = None
-        self._mark, self._since = torch.inf, 0
-
-    def offer(self, candidates: Candidates, values: Tensor) -> None:
-        if self.start_values is None:
-            self.start_values = values
-        better = values < self.values
-        self.values = torch.where(better, values, self.values.to(values))
-        self._keep(better, candidates)
+    def _place(self, like: Candidates, free: list[Tensor], moments: list[dict[str, Tensor]]) -> None:
+        self.free, self.current = free, like.moved(free)
+        self.optimiser = torch.optim.Adam([{"params": [tensor]} for tensor in free])
+        for tensor, state in zip(free, moments, strict=False):
+            self.optimiser.state[tensor] = state
 
     @property
-    def lowest(self) -> float:
-        return float(self.values.min())
+    def _moments(self) -> list[dict[str, Tensor]]:
+        return [self.optimiser.state[tensor] for tensor in self.free if tensor in self.optimiser.state]
 
-    def stands_still(self, patience: int) -> bool:
-        """The restarts' objectives together have not fallen for `patience` offers."""
-        now = float(self.values.sum())
-        if now < self._mark * (1 - _GAIN):
-            self._mark, self._since = now, 0
-        else:
-            self._since += 1
-        return self._since >= patience
-
-    def prefer(self, last: Candidates, values: Tensor) -> None:
-        """Take the last candidates in place of the best ones, where they are nearly as good.
-
-        Between the kinks of a ReLU network the objective jumps, and its lowest value is mostly a lucky dip
-        on the way; small steps at the end average such luck out. On an untrained ConvNet the last candidate
-        is about 1 dB nearer to the truth than the lowest.
-        """
-        near = values <= _RUN_AWAY * self.values.clamp_min(0)
-        self.values = torch.where(near, values, self.values)
-        self._keep(near, last)
-
-    def _keep(self, chosen: Tensor, candidates: Candidates) -> None:
-        kept = [
-            torch.where(chosen.reshape(-1, *(1,) * (new.dim() - 1)), new.detach(), old)
-            for new, old in zip(candidates.free, self.candidates.free, strict=True)
+    def halve(self, found: Evaluation) -> Evaluation:
+        """Go on with the better half of the restarts, if it is time; what was found belongs to all so far."""
+        index = self.halving(self.step, found.values)
+        if index is None:
+            return found
+        moments = [
+            {name: t if t.dim() == 0 else t[index] for name, t in state.items()} for state in self._moments
         ]
-        self.candidates = self.candidates.moved(kept)
+        self._place(subset(self.current, index), [tensor[index] for tensor in self.free], moments)
+        self.best.keep(index)
+        return Evaluation(found.values[index], tuple(gradient[index] for gradient in found.gradients))
 
-    def solution(self, steps: int, stopped: str) -> Solution:
-        assert self.start_values is not None
-        return Solution(
-            candidates=self.candidates,
-            values=self.values,
-            start_values=self.start_values,
-            steps=steps,
-            stopped=stopped,
+    def disturbance(self, generator: torch.Generator) -> Tensor:
+        """Normal values, drawn for dropped restarts too: a survivor gets the same ones as without a drop."""
+        drawn = torch.randn(self.begun, generator=generator)
+        return drawn[self.halving.alive].to(self.free[0])
+
+    def state(self) -> State:
+        return {
+            "step": self.step,
+            "total": self.total,
+            "free": self.free,
+            "moments": self._moments,
+            "best": self.best.state(),
+            "halving": self.halving.state(),
+        }
+
+    def restore(self, start: Candidates, state: State) -> None:
+        device = start.inputs.device
+        self.step = int(state["step"])
+        self.halving.restore(state["halving"], device)
+        alive = subset(start, torch.tensor(self.halving.alive, device=device))
+        moments = [
+            {name: t if t.dim() == 0 else t.to(device) for name, t in entry.items()}
+            for entry in state["moments"]
+        ]
+        self._place(alive, [tensor.to(device) for tensor in state["free"]], moments)
+        self.best.candidates = alive
+        self.best.restore(state["best"])
+
+    def solution(self, stopped: str) -> Solution:
+        return self.best.solution(
+            self.step, stopped, origin=tuple(self.halving.alive), notes=self.halving.notes
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    """How far a step goes."""
+
+    step_size: float
+    signed: bool
+    schedule: Schedule
+    warm_up: int
+    noise: float
+
+    def factor(self, walk: _Walk) -> float:
+        return self.schedule(walk.step / walk.total) * min(1.0, (walk.step + 1) / (self.warm_up + 1))
+
+    def move(self, walk: _Walk, found: Evaluation, search: Search) -> None:
+        free, scale = walk.free, self.step_size * self.factor(walk)
+        for tensor, gradient in zip(free, found.gradients, strict=True):
+            tensor.grad = gradient
+        if self.signed:
+            free[0].grad = found.gradients[0].sign()
+        units = [search.unit, 1.0]  # labels are logits
+        for group, unit in zip(walk.optimiser.param_groups, units, strict=False):
+            group["lr"] = scale * unit
+        walk.optimiser.step()
+        if self.noise:
+            free[0].add_(walk.disturbance(search.generator), alpha=self.noise * scale * search.unit)
+        free[0].copy_(search.project(free[0]))
 
 
 def adam(
@@ -151,118 +151,59 @@ def adam(
     schedule: Schedule = cosine_decay,
     warm_up: int = 0,
     noise: float = 0.0,
+    halving: bool = True,
 ) -> Solver:
     """Adam inside the box; `signed` feeds it the sign of the gradient (Geiping et al. 2020, Sec. 4).
 
     noise: deviation of a normal disturbance of each step, in step sizes (Yin et al. 2021, eq. 13).
+    halving: of four restarts or more, drop the worse half again and again, see `halving`.
     """
+    rule = _Rule(step_size=step_size, signed=signed, schedule=schedule, warm_up=warm_up, noise=noise)
+    settings = {
+        "solver": "adam",
+        "steps": steps,
+        "step_size": step_size,
+        "signed": signed,
+        "schedule": schedule.__name__,
+        "warm_up": warm_up,
+        "noise": noise,
+        "halving": halving,
+    }
+
+    def begin(objective: Objective, start: Candidates, search: Search) -> _Walk:
+        kept = search.resume(settings)
+        if kept is None:
+            work = [
+                (share, partial(objective, subset(start, torch.arange(number))))
+                for share, number in expected_work(len(start), on=halving)
+            ]
+            return _Walk(start, search.clock.steps_that_fit(work, steps), halving=halving)
+        walk = _Walk(start, int(kept["total"]), halving=halving)
+        walk.restore(start, kept)
+        return walk
 
     def solve(objective: Objective, start: Candidates, search: Search) -> Solution:
-        total = search.clock.steps_that_fit(lambda: objective(start), steps)
-        free = [tensor.detach().clone() for tensor in start.free]
-        current = start.moved(free)
-        optimiser = torch.optim.Adam([{"params": [tensor]} for tensor in free], lr=step_size)
-        units = [search.unit, 1.0]  # labels are logits
-        best, patience = _Best(start), max(50, total // 10)
-        for step in range(total):
-            found = objective(current)
-            best.offer(current, found.values)
-            search.clock.report(step=step, steps=total, objective=best.lowest, inputs=current.inputs)
-            factor = schedule(step / total) * min(1.0, (step + 1) / (warm_up + 1))
-            if stopped := _stop(best, search.clock, patience, settled=factor <= _SETTLED):
+        walk = begin(objective, start, search)
+        best, patience = walk.best, max(50, walk.total // 10)
+        while walk.step < walk.total:
+            search.checkpoint.offer(lambda: search.state(walk.state()))
+            found = objective(walk.current)
+            best.offer(walk.current, found.values)
+            search.clock.report(
+                step=walk.step, steps=walk.total, objective=best.lowest, inputs=walk.current.inputs
+            )
+            settled = rule.factor(walk) <= _SETTLED
+            if stopped := best.stop(search.clock, patience, settled=settled):
+                search.checkpoint.finish(lambda: search.state(walk.state()))
                 if stopped == "plateau":
-                    best.prefer(current, found.values)
-                return best.solution(step, stopped)
-            for tensor, gradient in zip(free, found.gradients, strict=True):
-                tensor.grad = gradient
-            if signed:
-                free[0].grad = found.gradients[0].sign()
-            for group, unit in zip(optimiser.param_groups, units, strict=False):
-                group["lr"] = step_size * factor * unit
-            optimiser.step()
-            if noise:
-                drawn = torch.randn(free[0].shape, generator=search.generator).to(free[0])
-                free[0].add_(drawn, alpha=noise * step_size * factor * search.unit)
-            free[0].copy_(search.project(free[0]))
-        values = objective(current).values
-        best.offer(current, values)
-        best.prefer(current, values)
-        return best.solution(total, "")
+                    best.prefer(walk.current, found.values)
+                return walk.solution(stopped)
+            rule.move(walk, walk.halve(found), search)
+            walk.step += 1
+        search.checkpoint.finish(lambda: search.state(walk.state()))
+        values = objective(walk.current).values
+        best.offer(walk.current, values)
+        best.prefer(walk.current, values)
+        return walk.solution("")
 
     return solve
-
-
-def _stop(best: _Best, clock: Clock, patience: int, *, settled: bool) -> str:
-    if clock.expired:
-        return "budget"
-    if float(best.values.max()) <= _SOLVED:
-        return "solved"
-    return "plateau" if settled and best.stands_still(patience) else ""
-
-
-def lbfgs(*, steps: int, step_size: float = 1.0, history: int = 100, patience: int = 3) -> Solver:
-    """L-BFGS with a strong Wolfe line search (Zhu et al. 2019 use L-BFGS), each restart by itself.
-
-    Restarts must not share a curvature estimate. The box is applied to the result only: a projection
-    inside the search would spoil the estimate. `patience`: chunks of iterations without a gain.
-    """
-
-    def solve(objective: Objective, start: Candidates, search: Search) -> Solution:
-        total = search.clock.steps_that_fit(lambda: objective(start), steps)
-        found = []
-        for r in range(len(start)):
-            clock = search.clock.share(len(start) - r)
-            found.append(_lbfgs_one(objective, start.restart(r), clock, total, step_size, history, patience))
-        merged = [torch.cat(parts) for parts in zip(*(s.candidates.free for s in found), strict=True)]
-        merged[0] = search.project(merged[0])
-        return Solution(
-            candidates=start.moved(merged),
-            values=torch.cat([s.values for s in found]),
-            start_values=torch.cat([s.start_values for s in found]),
-            steps=max(s.steps for s in found),
-            stopped=found[-1].stopped,
-        )
-
-    return solve
-
-
-def _lbfgs_one(
-    objective: Objective,
-    start: Candidates,
-    clock: Clock,
-    steps: int,
-    step_size: float,
-    history: int,
-    patience: int,
-) -> Solution:
-    free = [tensor.detach().clone().requires_grad_() for tensor in start.free]
-    current, best = start.moved(free), _Best(start)
-    optimiser = torch.optim.LBFGS(
-        free,
-        lr=step_size,
-        max_iter=_CHUNK,
-        max_eval=10 * _CHUNK,
-        history_size=history,
-        # torch's own tolerances are absolute, and gradients of a matched update are tiny by nature
-        tolerance_grad=0.0,
-        tolerance_change=0.0,
-        line_search_fn="strong_wolfe",
-    )
-
-    def closure() -> Tensor:
-        found = objective(current)
-        best.offer(current, found.values)
-        for tensor, gradient in zip(free, found.gradients, strict=True):
-            tensor.grad = gradient
-        return found.values.sum()
-
-    for step in range(0, steps, _CHUNK):
-        optimiser.param_groups[0]["max_iter"] = min(_CHUNK, steps - step)
-        optimiser.step(closure)
-        done = min(steps, step + _CHUNK)
-        clock.report(step=done, steps=steps, objective=best.lowest, inputs=current.inputs)
-        if not all(tensor.isfinite().all() for tensor in free):
-            return best.solution(done, "divergence")
-        if stopped := _stop(best, clock, patience, settled=True):
-            return best.solution(done, stopped)
-    return best.solution(steps, "")

@@ -1,0 +1,118 @@
+"""Categories of tables: read from a CSV file, or declared for columns that are one-hot already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from seepage.errors import DataError, SpecError
+from seepage.federation import THREATS, describe_knowledge, knowledge
+from seepage.types import Grant, LocalTraining
+from seepage.workloads.data import load_data
+
+ROWS = """age,colour,size,label
+1,red,2,0
+2,blue,1,1
+4,red,1,1
+3,green,2,0
+"""
+
+
+def table(tmp_path: Path, text: str = ROWS) -> Path:
+    file = tmp_path / "table.csv"
+    file.write_text(text)
+    return file
+
+
+def test_named_columns_become_one_hot_groups(tmp_path: Path) -> None:
+    data = load_data(table(tmp_path), categorical=["colour", "size"])
+    assert data.spec.column_names == ("age", "colour=blue", "colour=green", "colour=red", "size=1", "size=2")
+    assert data.spec.categories == ((1, 2, 3), (4, 5))
+    assert data.inputs.tolist() == [
+        [1, 0, 0, 1, 0, 1],
+        [2, 1, 0, 0, 1, 0],
+        [4, 0, 0, 1, 1, 0],
+        [3, 0, 1, 0, 0, 1],
+    ]
+    assert data.spec.shape == (6,) and data.labels.tolist() == [0, 1, 1, 0]
+
+
+def test_standardised_columns_keep_their_groups_in_raw_units(tmp_path: Path) -> None:
+    data = load_data(table(tmp_path), categorical=["colour", "size"], standardise=True)
+    assert set(data.inputs[:, 1:].unique().tolist()) == {0.0, 1.0}
+    fed = data.batch(torch.arange(4)).inputs
+    torch.testing.assert_close(fed.mean(dim=0), torch.zeros(6), atol=1e-6, rtol=0)
+
+
+def test_a_word_among_numbers_names_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"column 'colour': 'red' is not a finite number; .* categorical="):
+        load_data(table(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("categorical", "text", "message"),
+    [
+        (["color"], ROWS, "no feature column 'color'"),
+        (["label"], ROWS, "no feature column 'label'"),
+        ("colour", ROWS, "give a list of column names"),
+        (["a"], "a,label\nx,0\nx,1\n", "same category everywhere"),
+        (["a"], "a,label\nx,0\n,1\n", "empty cells"),
+        (["a"], "a,label\n" + "".join(f"{i},0\n" for i in range(1001)), "1001 categories"),
+    ],
+)
+def test_bad_categorical_columns_get_one_sentence(
+    tmp_path: Path, categorical: list[str], text: str, message: str
+) -> None:
+    with pytest.raises((DataError, SpecError), match=message):
+        load_data(table(tmp_path, text), categorical=categorical)
+
+
+def one_hot_rows() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tensor([[0.5, 1, 0], [0.1, 0, 1]]), torch.tensor([0, 1])
+
+
+def test_columns_that_are_one_hot_already_are_declared() -> None:
+    assert load_data(one_hot_rows(), categories=[[1, 2]]).spec.categories == ((1, 2),)
+
+
+@pytest.mark.parametrize(
+    ("categories", "message"),
+    [
+        ([[0, 1]], "row 0 does not hold zeros and a single 1"),
+        ([[1, 2], [2, 1]], "no column twice"),
+        ([[1]], "at least two columns"),
+        ([[1, 3]], "outside of 0..2"),
+        ([[-1, 1]], "outside of 0..2"),
+        ([["a", "b"]], "groups of column numbers"),
+        (5, "groups of column numbers"),
+    ],
+)
+def test_wrong_groups_get_one_sentence(categories: object, message: str) -> None:
+    with pytest.raises((DataError, SpecError), match=message):
+        load_data(one_hot_rows(), categories=categories)  # type: ignore[arg-type]
+
+
+def test_pictures_have_no_categories() -> None:
+    with pytest.raises(DataError, match="only columns of a table"):
+        load_data("digits", categories=[[0, 1]])
+
+
+def test_the_schema_is_known_only_where_value_ranges_are() -> None:
+    spec = load_data(one_hot_rows(), categories=[[1, 2]]).spec
+    for name in ("honest_but_curious", "outsider"):
+        threat = THREATS[name]
+        known = knowledge(
+            threat,
+            "per_client",
+            spec=spec,
+            loss="cross_entropy",
+            local=LocalTraining(),
+            auxiliary=None,
+            seed=0,
+        )
+        granted = Grant.VALUE_RANGE in threat.grants
+        assert known.input.categories == (((1, 2),) if granted else ())
+        told = describe_knowledge(threat, "per_client", known)
+        assert any("categories" in sentence for sentence in told) == granted
