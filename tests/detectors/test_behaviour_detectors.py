@@ -44,35 +44,47 @@ def test_transmitted_input_is_a_trap() -> None:
     assert finding.layer == "3"
 
 
-def test_one_class_alone_in_the_gradient_shows() -> None:
+def test_one_class_alone_in_the_gradient_is_a_trap() -> None:
     model = net()
     with torch.no_grad():
         model[5].weight[[0, 1, 2, 4]] = 0
         model[5].bias.fill_(1000.0)
         model[5].bias[3] = 0
     finding = DETECTORS["gradient_share"](spec=SPEC)(Broadcast(model))
-    assert finding.score > 3  # one example has a thousand times the gradient of all others together
+    assert finding.verdict is Verdict.TRAP
+    assert finding.score > 3  # one label has a thousand times the gradient of all others together
     assert "D-SNR" in finding.evidence
+
+
+def test_one_input_alone_in_the_gradient_is_honest() -> None:
+    """A silent layer lets one input through: its gradient is all there is, whatever its label."""
+    model = net()
+    inputs = Probe(SPEC).inputs(16, like=model).flatten(1)
+    with torch.no_grad():
+        model[1].weight.zero_()
+        model[1].weight[0] = inputs[3] - inputs.mean(dim=0)
+        response = inputs @ model[1].weight[0]
+        first, second = response.topk(2).values
+        model[1].bias.fill_(-1.0)
+        model[1].bias[0] = -(first + second) / 2
+    assert DETECTORS["gradient_share"](spec=SPEC)(Broadcast(model)).verdict is Verdict.CLEAN
 
 
 def test_d_snr_of_a_layer_is_that_of_separate_backward_passes() -> None:
     model = net().eval()
     probe = Probe(SPEC)
-    inputs = probe.inputs(5, like=model)
+    inputs = probe.inputs(16, like=model)
     best = -math.inf
     for name, _ in model.named_parameters():
         if not name.endswith("weight"):
             continue
-        ratios = []
-        for shift in (0, 1):
-            norms = []
-            for index in range(5):
-                model.zero_grad()
-                label = torch.tensor([(index - shift) % 5])
-                F.cross_entropy(model(inputs[index : index + 1]), label).backward()
-                norms.append(float(model.get_parameter(name).grad.norm()))
-            ratios.append(max(norms) / (sum(norms) - max(norms)))
-        best = max(best, math.log10(min(ratios)))
+        norms = []
+        for label in range(5):
+            model.zero_grad()
+            total = torch.stack([F.cross_entropy(model(x[None]), torch.tensor([label])) for x in inputs])
+            total.mean().backward()
+            norms.append(float(model.get_parameter(name).grad.norm()))
+        best = max(best, math.log10(max(norms) / (sum(norms) - max(norms))))
     assert measure_share(model, probe).score == pytest.approx(best, abs=1e-4)
     assert d_snr(torch.zeros(3)) == 0
 
@@ -84,6 +96,20 @@ def test_lone_share_by_counting() -> None:
     active = sum(1 for column in fires.T if sum(column.tolist()) > 0)
     assert lone_share(fires) == pytest.approx(lone / active)
     assert lone_share(torch.zeros(4, 40).bool()) == 0
+
+
+def test_filters_pruned_to_single_weights_are_not_judged_by_transmission() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 64, 20), nn.Linear(20, 5)
+    )
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].weight[:, 0, 1, 1] = 1.0
+    with pytest.raises(NotApplicable, match="pruned to single weights"):
+        DETECTORS["transmission"](spec=SPEC)(Broadcast(model))
+    with torch.no_grad():
+        model[0].weight.add_(1e-3)  # the same transmission, but not by sparsity
+    assert DETECTORS["transmission"](spec=SPEC)(Broadcast(model)).verdict is Verdict.TRAP
 
 
 def test_arrival_ratio_of_a_known_mixture() -> None:

@@ -15,11 +15,10 @@ from seepage.attacks.class_fishing import class_fishing
 from seepage.attacks.imprint import imprint
 from seepage.attacks.quantile_traps import quantile_traps
 from seepage.attacks.trap_weights import trap_weights
-from seepage.detectors import DETECTORS, as_module, calibration
+from seepage.detectors import DETECTORS, ROUND_DETECTORS, as_module
 from seepage.errors import ModelError, NotApplicable, SpecError
 from seepage.federation import client, custom_threat, knowledge
 from seepage.guardian import fingerprint, guard, guard_file, refuse_traps
-from seepage.guardian.calibrate import Scored, alarm_share, at_level, certain, joint_level
 from seepage.guardian.honest_models import pruned
 from seepage.types import Batch, Broadcast, InputSpec, Knowledge, LocalTraining, Modality, Verdict
 
@@ -69,7 +68,7 @@ def test_honest_models_are_clean(seed: int) -> None:
     model = net(seed)
     report = guard(model, previous=model, spec=SPEC)
     assert report.verdict is Verdict.CLEAN
-    assert set(report.findings) == set(DETECTORS)
+    assert set(report.findings) == set(DETECTORS) - {"step_history", "loss_jump"}
     assert report.score is None
     assert guard(pruned(model, 0.9)).verdict is Verdict.CLEAN
 
@@ -106,6 +105,26 @@ def test_files_with_a_builder_are_also_run(tmp_path: Path) -> None:
     report = guard_file(tmp_path / "now.pt", previous=tmp_path / "before.pt", builder=net, spec=SPEC)
     assert "transmission" in report.findings
     assert report.findings["round_jump"].score > -0.5  # another random net: moved by its own size
+
+
+def test_files_of_several_rounds_are_compared(tmp_path: Path) -> None:
+    model, files = net(), []
+    for number in range(4):
+        torch.save(model.state_dict(), tmp_path / f"{number}.pt")
+        files.append(tmp_path / f"{number}.pt")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.001 * torch.randn_like(parameter))
+    digits = (torch.rand(20, 1, 8, 8), torch.arange(20) % 5)
+    assert "step_history" in guard_file(files[-1], previous=files[:-1]).findings
+    report = guard_file(files[-1], previous=files[:-1], builder=net, sample=digits)
+    assert set(ROUND_DETECTORS) <= set(report.findings)
+    assert report.verdict is Verdict.CLEAN
+    grown = nn.Sequential(nn.Linear(64, 64), *net()).state_dict()
+    torch.save(grown, tmp_path / "other.pt")
+    report = guard_file(files[-1], previous=[*files[:2], tmp_path / "other.pt"], builder=net, sample=digits)
+    assert report.detector == "round_jump"
+    assert "architecture" in report.evidence
 
 
 def test_a_sample_tells_the_shape_and_needs_a_model(tmp_path: Path) -> None:
@@ -175,25 +194,3 @@ def test_fingerprints_differ_by_one_bit_and_not_by_the_container() -> None:
         weight = same[1].weight
         weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(10.0))
     assert fingerprint(model) != fingerprint(same)
-
-
-def test_calibration_arithmetic() -> None:
-    honest = [Scored(scores={"trap_rows": float(i), "class_bias": float(99 - i)}) for i in range(100)]
-    assert at_level(honest, 0.0) == {"trap_rows": 99.0, "class_bias": 99.0}
-    limits = at_level(honest, 0.02)
-    # The two detectors alarm for different models: together twice as often as each.
-    each = alarm_share(honest, limits, ["trap_rows"])
-    assert alarm_share(honest, limits, ["trap_rows", "class_bias"]) == pytest.approx(2 * each)
-    level = joint_level(honest, target=0.04)
-    assert alarm_share(honest, at_level(honest, level), list(DETECTORS)) <= 0.04
-    assert alarm_share(honest, at_level(honest, level + 0.01), list(DETECTORS)) > 0.04
-    assert certain(honest)["trap_rows"] > 99
-
-
-def test_the_shipped_calibration_is_complete() -> None:
-    shipped = calibration()
-    assert set(shipped["thresholds"]) == set(DETECTORS)
-    assert shipped["calibration_models"] + shipped["held_out_models"] >= 300
-    assert all(t["suspicious"] <= t["trap"] for t in shipped["thresholds"].values())
-    # 1 % was aimed at on the calibration half; on unseen architectures it comes out higher.
-    assert shipped["false_alarms"]["all"] <= 0.05

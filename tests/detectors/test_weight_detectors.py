@@ -84,6 +84,7 @@ def huge_bias(layer: nn.Linear) -> None:
 
 def negative_filters(model: nn.Sequential) -> None:
     model[2].weight.data[3:] = -model[2].weight.data[3:].abs()
+    model[2].weight.data[0, 5, 1, 1] = 2.0  # 12 of 13 parts of the energy of a filter that is not silent
 
 
 POSITIVES: dict[str, tuple[Callable[[], nn.Sequential], Callable[[nn.Sequential], None], str]] = {
@@ -188,7 +189,47 @@ def test_biases_that_follow_their_rows_upwards_are_training() -> None:
     assert explained(rows, 0.5 * sums + noise, 1) < 0
     assert explained(rows, -0.5 * sums - norm + noise, 1) > 1
     # Fitted without any rest, but upwards: no division by a rest of zero.
-    assert explained(torch.eye(40), torch.ones(40), 1) == -2
+    assert explained(torch.eye(40), torch.ones(40), 1) == -3
+
+
+def test_explained_by_hand() -> None:
+    """A quarter of the rows are thresholds, b = -.5 |w| up to .05: level over scatter, less chance's part."""
+    generator = torch.Generator().manual_seed(6)
+    rows = torch.randn(80, 50, generator=generator)
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    crafted = -0.5 + 0.05 * torch.randn(20, generator=generator)
+    bias = torch.cat([crafted, 0.01 * torch.randn(60, generator=generator)])
+    design = np.stack([np.ones(20), rows[:20].sum(dim=1).numpy()], axis=1)
+    fit, rest, *_ = np.linalg.lstsq(design, crafted.numpy(), rcond=None)
+    left = float(rest[0]) / 18
+    made = float(np.mean((design @ np.minimum(fit, 0)) ** 2)) - 2 / 20 * left
+    wanted = 0.5 * math.log10(made / left) + 0.25 * math.log10(made) - 1.5 / math.sqrt(20)
+    assert explained(rows, bias, 1) == pytest.approx(wanted, abs=1e-3)
+    assert wanted > 0.4
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_some_quantile_rows_among_honest_ones(every: int) -> None:
+    model = dense()
+    kept = copy.deepcopy(model[0])
+    quantile_bias(model[0])
+    honest = torch.arange(100) % every != 1
+    model[0].weight.data[honest] = kept.weight.data[honest]
+    model[0].bias.data[honest] = kept.bias.data[honest]
+    assert DETECTORS["quantile_biases"]()(Broadcast(model)).verdict is not Verdict.CLEAN
+
+
+def test_lone_weights_that_just_escaped_pruning_are_no_pass_through() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(40, 10)
+    layer.weight.data[:3] *= 0.3  # classes that hardly count lose nearly all of their weights
+    limit = layer.weight.data[:3].abs().flatten(1).amax(dim=1).min() * 0.999
+    layer.weight.data[layer.weight.data.abs() < limit] = 0
+    single = (layer.weight.data != 0).sum(dim=1) == 1
+    assert bool(single.any())
+    assert "no row" in DETECTORS["pass_through"]()(Broadcast(nn.Sequential(layer))).evidence
+    layer.weight.data[single] *= 10  # made, not left over
+    assert "1 of 10 rows" in DETECTORS["pass_through"]()(Broadcast(nn.Sequential(layer))).evidence
 
 
 def test_layers_of_a_state_dict_are_those_of_the_model() -> None:

@@ -1,7 +1,7 @@
 """Client-side checks of a received model, one idea a file: model in, `Finding` out.
 
 The first group looks at weights alone, the second runs the model on harmless inputs (needs `spec`), the third
-compares with an earlier round (needs `previous`). `seepage.guard` combines them.
+compares with earlier rounds (needs `previous` or `history`). `seepage.guard` combines them.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,14 @@ from seepage.detectors.gradient_share import gradient_share
 from seepage.detectors.identical_rows import identical_rows
 from seepage.detectors.layers import as_module
 from seepage.detectors.lone_neurons import lone_neurons
+from seepage.detectors.loss_jump import loss_jump
 from seepage.detectors.pass_through import pass_through
 from seepage.detectors.quantile_biases import quantile_biases
 from seepage.detectors.round_jump import round_jump
 from seepage.detectors.row_balance import row_balance
 from seepage.detectors.sign_distribution import sign_distribution
 from seepage.detectors.silenced_rows import silenced_rows
+from seepage.detectors.step_history import step_history
 from seepage.detectors.transmission import transmission
 from seepage.detectors.trap_rows import trap_rows
 from seepage.types import Detector
@@ -40,10 +42,23 @@ BEHAVIOUR_DETECTORS: dict[str, Callable[..., Detector]] = {
     "transmission": transmission,
 }
 
+ROUND_DETECTORS: dict[str, Callable[..., Detector]] = {
+    "round_jump": round_jump,
+    "step_history": step_history,
+    "loss_jump": loss_jump,
+}
+
 DETECTORS: dict[str, Callable[..., Detector]] = {
     **WEIGHT_DETECTORS,
     **BEHAVIOUR_DETECTORS,
-    "round_jump": round_jump,
+    **ROUND_DETECTORS,
 }
 
-__all__ = ["BEHAVIOUR_DETECTORS", "DETECTORS", "WEIGHT_DETECTORS", "as_module", "calibration"]
+__all__ = [
+    "BEHAVIOUR_DETECTORS",
+    "DETECTORS",
+    "ROUND_DETECTORS",
+    "WEIGHT_DETECTORS",
+    "as_module",
+    "calibration",
+]

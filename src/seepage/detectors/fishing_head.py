@@ -12,7 +12,7 @@ from seepage.detectors.layers import WeightLayer, classifier
 from seepage.errors import NotApplicable
 from seepage.types import Detector
 
-_SMALLEST = 1e-6
+_SMALLEST = 1e-9
 
 
 def lone_class_row() -> Detector:

@@ -12,7 +12,7 @@ from seepage.detectors.calibrated import Reading, judge, thresholds
 from seepage.detectors.layers import tensors_of
 from seepage.errors import DataError, ModelError, NotApplicable
 from seepage.federation import training_mode
-from seepage.types import Batch, Broadcast, Detector, Finding, InputSpec, Modality
+from seepage.types import Broadcast, Detector, Finding, InputSpec, Modality
 
 Behaviour = Callable[[nn.Module, "Probe"], Reading]
 
@@ -121,10 +121,3 @@ def recorded(model: nn.Module, inputs: Tensor, *kinds: type[nn.Module]) -> list[
         for handle in handles:
             handle.remove()
     return calls
-
-
-def one_of_each_class(probe: Probe, model: nn.Module, most: int) -> Batch:
-    """A batch with one example of each class, up to so many classes."""
-    classes = min(most, max(2, probe.spec.num_classes))
-    inputs = probe.inputs(classes, like=model)
-    return Batch(inputs, torch.arange(classes, device=inputs.device))

@@ -2,7 +2,8 @@
 
 Permuted places, random gains and noise in the other filters do not change what is looked for: rows whose
 weight sits in one entry, as no training makes them. Pruning does make some, so their number is compared with
-what the sparsity of the layer's *other* rows leads to expect.
+what the sparsity of the layer's *other* rows leads to expect, and lone weights that just escaped pruning do
+not count.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from scipy.stats import binom
+from scipy.stats import beta, binom
 from torch import Tensor
 
 from seepage.detectors.calibrated import Reading, weight_detector
@@ -20,8 +21,9 @@ from seepage.types import Detector
 
 _PEAK = 0.99
 """Share of a row's energy in its largest entry."""
-_RARE = 1e-6
-"""Chance of such a row in a layer that is not pruned."""
+_RAREST = 1e-12
+_ABOVE_PRUNED = 3.0
+"""A lone weight is made, not left over, if it is so many times the smallest that pruning left elsewhere."""
 _FEW = 4
 _MOST_SURPRISE = 100.0
 
@@ -73,16 +75,22 @@ def _tail(rows: Tensor) -> tuple[int, float]:
     energy = rows.square()
     total = energy.sum(dim=1)
     peaked = (total > 0) & (energy.amax(dim=1) >= _PEAK * total)
+    others = rows[(total > 0) & ~peaked]
+    if bool((others == 0).any()):
+        least = float(others.abs()[others != 0].min())
+        peaked &= rows.abs().amax(dim=1) >= _ABOVE_PRUNED * least
     count, alive = int(peaked.sum()), int((total > 0).sum())
     if not count:
         return 0, 0.0
-    others = rows[(total > 0) & ~peaked]
-    # Where every row is peaked nothing tells the sparsity: that of a strongly pruned model is assumed.
+    size = rows.shape[1]
     kept = (others != 0).sum(dim=1)
-    density = float(kept.to(torch.float32).mean()) / rows.shape[1] if len(others) else 0.1
-    by_sparsity = float(binom.pmf(1, rows.shape[1], density))
+    # Where every row is peaked nothing tells the sparsity: that of a strongly pruned model is assumed.
+    density = float(kept.to(torch.float32).mean()) / size if len(others) else 0.1
+    by_sparsity = float(binom.pmf(1, size, density))
     # Rows of a pruned layer differ in norm: those that kept 2 to 4 weights tell how many kept a single one.
     by_neighbours = int((kept <= _FEW).sum()) / alive
-    single = max(by_sparsity, by_neighbours)
-    tail = -float(binom.logsf(count - 1, alive, min(1.0, max(_RARE, single)))) / 2.302585
+    # The share of one entry in the energy of a normal row is Beta(1/2, (size - 1)/2) distributed.
+    by_chance = size * float(beta.cdf(1 - _PEAK, (size - 1) / 2, 0.5))
+    single = max(by_sparsity, by_neighbours, by_chance, _RAREST)
+    tail = -float(binom.logsf(count - 1, alive, min(1.0, single))) / 2.302585
     return count, min(_MOST_SURPRISE, max(0.0, tail))

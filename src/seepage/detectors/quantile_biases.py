@@ -2,7 +2,8 @@
 
 b = -(mean . w) - z * spread(w): a function of the row. Training makes a bias follow its row's sum with a
 *positive* slope (both move along the same backward signal), so only what a negative slope and a negative
-level explain counts.
+level explain counts. Not all rows need be crafted: those with the largest biases for their length are looked
+at by themselves as well.
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ from seepage.types import Detector
 _ROWS = 2048
 _LEAST_ROWS = 16
 _COLOURS = 3
+_SUBSETS = (1, 2, 4)
+"""All rows, and the half and the quarter with the largest biases."""
 _NEGLIGIBLE = 1e-3
 """Of the row's norm: a smaller bias decides about nothing."""
+_BY_CHANCE = 1.5
+"""Few rows fit anything: so much over the root of their number is taken off."""
+_NOTHING = -3.0
 
 
 def quantile_biases() -> Detector:
@@ -37,42 +43,49 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
         joined = sampled(torch.cat([layer.rows, layer.bias.unsqueeze(1)], dim=1), _ROWS)
         score = explained(joined[:, :-1], joined[:, -1], layer.maps)
         words = (
-            f"in '{layer.name}' what rows predict of their biases, as thresholds, is {10**score:.2g} times "
-            "what they leave open"
+            f"in '{layer.name}' many biases are thresholds that their rows predict (score {score:.2f}: how "
+            "well and how far from zero, against chance)"
         )
         readings.append(Reading(score=score, layer=layer.name, evidence=words))
     return most_striking(readings, needs=f"dense layer with {_LEAST_ROWS} biases")
 
 
 def explained(rows: Tensor, bias: Tensor, maps: int) -> float:
-    """log10 of explained over unexplained size of the biases, for the best way to part the columns."""
-    parts = {1} | ({_COLOURS} if rows.shape[1] % _COLOURS == 0 else set()) | {maps}
-    rows, bias = rows.double(), bias.double()
-    # Not all rows need be crafted: those with the largest thresholds are looked at by themselves as well.
-    reach = bias.abs() / rows.norm(dim=1).clamp_min(1e-12)
-    far = reach.argsort(descending=True)[: len(rows) // 2]
-    return max(_explained(rows[i], bias[i], p) for p in parts for i in (slice(None), far))
-
-
-def _explained(rows: Tensor, bias: Tensor, parts: int) -> float:
+    """The most that any subset of rows, with any way to part the columns, shows."""
     norm = rows.norm(dim=1)
     alive = norm > 0
-    rows, bias, norm = rows[alive], bias[alive], norm[alive]
-    count = len(bias)
-    size = float((bias / norm).square().mean().sqrt()) if count else 0.0
-    if count < 2 * (parts + 1) or size < _NEGLIGIBLE:
-        return -2.0
-    sums = rows.reshape(count, parts, -1).sum(dim=2)  # (N, parts)
-    used = sums.abs().amax(dim=0) > 0
-    design = torch.cat([norm.unsqueeze(1), sums[:, used]], dim=1) / norm.unsqueeze(1)  # level 1, then sums
+    if int(alive.sum()) < _LEAST_ROWS:
+        return _NOTHING
+    rows, bias, norm = rows[alive], bias[alive].double(), norm[alive].double()
+    parts = {1} | ({_COLOURS} if rows.shape[1] % _COLOURS == 0 else set()) | {maps}
     target = bias / norm
+    order = target.abs().argsort(descending=True)
+    found = [_NOTHING]
+    for part in parts:
+        sums = rows.reshape(len(rows), part, -1).sum(dim=2).double() / norm.unsqueeze(1)  # (N, parts)
+        for share in _SUBSETS:
+            far = order[: len(order) // share]
+            found.append(_threshold_like(target[far], sums[far]))
+    return max(found)
+
+
+def _threshold_like(target: Tensor, sums: Tensor) -> float:
+    """log10 of explained over unexplained size of biases (n,), plus half that of their size, below 1.
+
+    The size counts because honest biases that follow their rows by chance are small ones.
+    """
+    count = len(target)
+    design = torch.cat([torch.ones_like(sums[:, :1]), sums[:, sums.abs().amax(dim=0) > 0]], dim=1)
+    size = float(target.square().mean().sqrt())
+    if count < max(_LEAST_ROWS, 2 * design.shape[1]) or size < _NEGLIGIBLE:
+        return _NOTHING
     fit = torch.linalg.lstsq(design, target.unsqueeze(1)).solution.squeeze(1)
-    freedom = count - design.shape[1]
-    left = float((target - design @ fit).square().sum() / freedom)
+    left = float((target - design @ fit).square().sum() / (count - design.shape[1]))
     # Only thresholds count: a level below zero, and slopes against the row.
     against = design @ fit.clamp_max(0)
-    by_chance = design.shape[1] / count * left
-    made = max(float(against.square().mean()) - by_chance, 1e-4 * left)
-    if made <= _NEGLIGIBLE**2 * size**2:  # an exact fit, but of something other than thresholds
-        return -2.0
-    return min(4.0, 0.5 * math.log10(made / max(left, 1e-12 * made)))
+    made = float(against.square().mean()) - design.shape[1] / count * left
+    if made <= max(1e-4 * left, _NEGLIGIBLE**2 * size**2):  # an exact fit, but of no thresholds
+        return _NOTHING
+    how_well = min(4.0, 0.5 * math.log10(made / max(left, 1e-12 * made)))
+    how_far = 0.25 * math.log10(min(1.0, made))
+    return max(_NOTHING, how_well + how_far - _BY_CHANCE / math.sqrt(count))

@@ -22,6 +22,8 @@ _ROWS = 1024
 _LEAST_ROWS = 16
 _COLOURS = 3
 _SMALLEST = 1e-6
+_BY_CHANCE = 1.5
+"""Of few rows some weighted sum is balanced by chance: so much over the root of their number is taken off."""
 
 
 def row_balance() -> Detector:
@@ -38,7 +40,8 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
             f"the row sums of '{layer.name}' vary by {ratio:.2g} of what independent weights would"
             f" ({len(rows)} rows)"
         )
-        readings.append(Reading(score=-math.log10(max(ratio, _SMALLEST)), layer=layer.name, evidence=words))
+        score = -math.log10(max(ratio, _SMALLEST)) - _BY_CHANCE / math.sqrt(len(rows))
+        readings.append(Reading(score=score, layer=layer.name, evidence=words))
     return most_striking(readings, needs=f"dense layer of {_LEAST_ROWS} rows and 16 inputs")
 
 

@@ -1,7 +1,9 @@
 """Filters and neurons made to stay silent: nearly all weights of one sign.
 
 A pass-through has to mute what it does not use, by "negative input to the ReLU" (Boenisch et al. 2021,
-Section 7) or "mainly negative random values" (Appendix B, measure 3).
+Section 7) or "mainly negative random values" (Appendix B, measure 3). Training behind sigmoids makes whole
+layers negative as well, so silence counts only beside a row that hands mostly one value on, by less than the
+check of pass-through rows asks for.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ from collections.abc import Sequence
 from seepage.detectors.calibrated import Reading, most_striking, weight_detector
 from seepage.detectors.layers import WeightLayer, of_kind
 from seepage.types import Detector
+
+_MOSTLY = 0.8
+"""Of a row's energy in one positive entry."""
 
 
 def silenced_rows() -> Detector:
@@ -24,11 +29,15 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
         signs = layer.rows.sign()
         used = signs.abs().sum(dim=1).clamp_min(1)
         excess = -signs.sum(dim=1) / used.sqrt()  # about N(0, 1) for weights of random sign
-        score = float(excess.clamp_min(0).square().mean().sqrt())
+        energy = layer.rows.square().sum(dim=1)
+        passing = layer.rows.amax(dim=1).clamp_min(0).square() >= _MOSTLY * energy.clamp_min(1e-30)
+        surplus = float(excess.clamp_min(0).square().mean().sqrt())
         one_sided = int(((excess > 3) & (signs > 0).sum(dim=1).lt(0.2 * used)).sum())
         words = (
             f"{one_sided} of {len(signs)} rows of '{layer.name}' are almost all negative; the surplus is "
-            f"{score:.1f} standard deviations where random signs give 0.7"
+            f"{surplus:.1f} standard deviations where random signs give 0.7"
+            + (f", and {int(passing.sum())} row(s) hand mostly one value on" if bool(passing.any()) else "")
         )
+        score = surplus if bool(passing.any()) else 0.0
         readings.append(Reading(score=score, layer=layer.name, evidence=words))
     return most_striking(readings, needs="layer of 9 or more inputs")

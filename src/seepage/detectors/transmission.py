@@ -19,6 +19,7 @@ from seepage.types import Detector, InputSpec, Modality
 _BATCH = 96
 _VALUES = 48
 _LOW_SHARE = 0.25
+_FEW = 2
 _MOST_CORRELATED = 1 - 1e-6
 
 
@@ -30,6 +31,11 @@ def transmission(*, spec: InputSpec | None = None, sample: Tensor | None = None)
 def measure(model: nn.Module, probe: Probe) -> Reading:
     if probe.spec.modality is Modality.TEXT:
         raise NotApplicable("token ids are no measure, so their transmission could not be checked.")
+    if _passes_by_sparsity(model):
+        raise NotApplicable(
+            "the filters are pruned to single weights, which pass values on by themselves; whether more do "
+            "than pruning explains is for the check of pass-through rows."
+        )
     inputs = probe.inputs(_BATCH, like=model, white=True)
     flat = inputs.flatten(1)
     readings = []
@@ -40,6 +46,16 @@ def measure(model: nn.Module, probe: Probe) -> Reading:
         words = f"input values arrive at '{name}' with a signal-to-noise ratio of {ratio:.3g}"
         readings.append(Reading(score=math.log10(ratio), layer=name, evidence=words))
     return most_striking(readings, needs="dense layer behind other layers")
+
+
+def _passes_by_sparsity(model: nn.Module) -> bool:
+    """Whether most filters of some convolution were left with two weights or fewer of nine or more."""
+    filters = [
+        tensor.detach().flatten(1)
+        for name, tensor in model.named_parameters()
+        if name.endswith("weight") and tensor.dim() == 4 and tensor[0].numel() >= 9
+    ]
+    return any(float((rows != 0).sum(dim=1).float().median()) <= _FEW for rows in filters)
 
 
 def _reads_input(features: Tensor, flat: Tensor) -> bool:

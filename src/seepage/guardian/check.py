@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,8 @@ class GuardReport:
     """Of the detector that decided; None where none could be run."""
     detector: str | None
     false_alarm_rate: float
-    """Share of held-out honest models for which the guard, with these checks, was not silent."""
+    """Share of held-out honest models for which the guard, with these checks, was not silent. With a history
+    plus the share of held-out honest trainings in which comparing ten rounds was not silent: a bound."""
     findings: Mapping[str, Finding]
     unchecked: Mapping[str, str]
     """Detectors that could not be run, with the reason."""
@@ -48,7 +49,7 @@ class GuardReport:
         if self.detector is not None:
             lines.append(
                 f"Check '{self.detector}': {self.score:.3g}. Honest models are not passed as clean in "
-                f"{self.false_alarm_rate:.1%} of cases (measured on {self._honest()} held-out models)."
+                f"{self.false_alarm_rate:.1%} of cases (measured on {self._honest()})."
             )
         lines += [f"Also: {f.evidence} ({n}: {f.verdict.value})." for n, f in self._others()]
         lines += [f"Not checked: {name}: {reason}" for name, reason in self.unchecked.items()]
@@ -79,21 +80,28 @@ class GuardReport:
             if finding.verdict is not Verdict.CLEAN and name != self.detector
         ]
 
-    def _honest(self) -> int:
-        return int(calibration()["held_out_models"])
+    def _honest(self) -> str:
+        shipped = calibration()
+        models = f"{shipped['held_out_models']} held-out models"
+        if not _compared(self.findings):
+            return models
+        return f"{models} and {shipped['held_out_trainings']} held-out trainings of ten rounds"
 
 
 def guard(
     model: nn.Module,
     *,
     previous: nn.Module | None = None,
+    history: Sequence[nn.Module] = (),
     sample: Tensor | Batch | None = None,
     spec: InputSpec | None = None,
 ) -> GuardReport:
     """Is this model a trap? Looks at the weights; with `spec` also at behaviour on harmless inputs.
 
     previous: the model of an earlier round, or any version that is known to be honest.
-    sample: public examples as the model is fed them, never the client's own; noise is used without.
+    history: models of earlier rounds, the oldest first; the last is taken for `previous` where none is given.
+    sample: public examples as the model is fed them, noise is used without. A Batch with labels, best the
+        client's own, is also what losses are compared on, given a history; nothing of it leaves the guard.
     spec: shape and value range of the inputs.
 
     >>> import torch
@@ -106,17 +114,17 @@ def guard(
     '1'
     """
     started = time.perf_counter()
-    public = sample.inputs if isinstance(sample, Batch) else sample
+    inputs = sample.inputs if isinstance(sample, Batch) else sample
+    given: dict[str, dict[str, Any]] = {name: {} for name in WEIGHT_DETECTORS}
+    given |= {name: {"spec": spec, "sample": inputs} for name in BEHAVIOUR_DETECTORS}
+    given["round_jump"] = {"previous": history[-1] if previous is None and history else previous}
+    given["step_history"] = {"history": history}
+    given["loss_jump"] = {"history": history, "sample": sample if isinstance(sample, Batch) else None}
     findings: dict[str, Finding] = {}
     unchecked: dict[str, str] = {}
     for name, build in DETECTORS.items():
-        options: dict[str, Any] = {}
-        if name in BEHAVIOUR_DETECTORS:
-            options = {"spec": spec, "sample": public}
-        elif name not in WEIGHT_DETECTORS:
-            options = {"previous": previous}
         try:
-            findings[name] = build(**options)(Broadcast(model))
+            findings[name] = build(**given[name])(Broadcast(model))
         except NotApplicable as reason:
             unchecked[name] = str(reason)
     return _combine(findings, unchecked, time.perf_counter() - started)
@@ -126,8 +134,6 @@ def _combine(findings: dict[str, Finding], unchecked: dict[str, str], seconds: f
     alarms = {n: f for n, f in findings.items() if f.verdict is not Verdict.CLEAN}
     # The detectors are listed from the most telling sign to the least: the first worst one decides.
     name = max(alarms, key=lambda n: _ORDER.index(alarms[n].verdict), default=None)
-    rates = calibration()["false_alarms"]
-    rate = rates["all"] if any(n in findings for n in BEHAVIOUR_DETECTORS) else rates["weights"]
     if name is not None:
         decided = alarms[name]
         verdict, layer, evidence, score = decided.verdict, decided.layer, decided.evidence, decided.score
@@ -142,8 +148,23 @@ def _combine(findings: dict[str, Finding], unchecked: dict[str, str], seconds: f
         evidence=evidence,
         score=score,
         detector=name,
-        false_alarm_rate=float(rate),
+        false_alarm_rate=_false_alarm_rate(findings),
         findings=findings,
         unchecked=unchecked,
         seconds=seconds,
     )
+
+
+def _false_alarm_rate(findings: Mapping[str, Finding]) -> float:
+    rates = calibration()["false_alarms"]
+    models = "weights"
+    if any(n in findings for n in BEHAVIOUR_DETECTORS):
+        models = "all"
+    if "round_jump" in findings:
+        models = "with previous"
+    rounds = float(rates["rounds"]["share"]) if _compared(findings) else 0.0
+    return min(1.0, float(rates[models]["share"]) + rounds)
+
+
+def _compared(findings: Mapping[str, Finding]) -> bool:
+    return "step_history" in findings or "loss_jump" in findings

@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from seepage.attacks.base import Attack
+from seepage.attacks.binary_fishing import binary_fishing
 from seepage.attacks.class_fishing import class_fishing
+from seepage.attacks.cross_device_fishing import cross_device_fishing
 from seepage.attacks.feature_fishing import feature_fishing
 from seepage.attacks.imprint import imprint
 from seepage.attacks.quantile_traps import quantile_traps
@@ -59,14 +61,21 @@ def jittered(crafted: nn.Module, honest: nn.Module, generator: torch.Generator, 
 
 
 @torch.no_grad()
-def half_crafted(crafted: nn.Module, honest: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Every second row of a crafted dense layer stays honest."""
+def partly_crafted(
+    crafted: nn.Module, honest: nn.Module, generator: torch.Generator, *, every: int, resized: bool = False
+) -> nn.Module:
+    """Of a crafted dense layer one row in so many is kept, `resized` as long as the honest ones around it."""
     mixed = copy.deepcopy(crafted)
     before = dict(honest.named_parameters())
     for name, parameter in mixed.named_parameters():
         # Convolutions must pass all of the input on, so they are left as crafted.
-        if name in before and parameter.dim() <= 2 and not torch.equal(parameter, before[name]):
-            parameter[::2] = before[name][::2]
+        if name not in before or parameter.dim() > 2 or torch.equal(parameter, before[name]):
+            continue
+        weight = name.removesuffix("bias") + "weight" if name.endswith("bias") else name
+        lengths = before[weight].norm(dim=1).mean(), crafted.get_parameter(weight).norm(dim=1).mean()
+        kept = parameter[1::every] * (lengths[0] / lengths[1] if resized else 1.0)
+        parameter.copy_(before[name])
+        parameter[1::every] = kept
     return mixed
 
 
@@ -124,7 +133,7 @@ def _traps(hidden: bool) -> list[Craft]:
                 ("5 % jitter", partial(jittered, share=0.05)),
                 ("20 % jitter", partial(jittered, share=0.2)),
                 ("50 % jitter", partial(jittered, share=0.5)),
-                ("half of the rows", half_crafted),
+                ("half of the rows", partial(partly_crafted, every=2)),
             )
         ),
     ]
@@ -144,10 +153,15 @@ def _quantiles(hidden: bool) -> list[Craft]:
     ] + [
         Craft(
             family=f"{family}, adaptive",
-            strength="half of the rows",
+            strength=strength,
             attack=partial(quantile_traps, batch_size=20, hidden=hidden),
             auxiliary=True,
-            disguise=half_crafted,
+            disguise=disguise,
+        )
+        for strength, disguise in (
+            ("half of the rows", partial(partly_crafted, every=2)),
+            ("half of the rows, honest length", partial(partly_crafted, every=2, resized=True)),
+            ("quarter of the rows", partial(partly_crafted, every=4)),
         )
     ]
 
@@ -198,7 +212,18 @@ CRAFTS: tuple[Craft, ...] = (
         attack=partial(feature_fishing, target_class=1, theta=0.1, beta=1e3),
         disguise=partial(jittered, share=0.2),
     ),
+    Craft(family="binary_fishing", strength="first query", attack=partial(binary_fishing, target_class=1)),
+    Craft(
+        family="cross_device_fishing",
+        strength="first round",
+        attack=partial(cross_device_fishing, target_class=1),
+    ),
 )
+
+
+def one_of_each_family() -> list[Craft]:
+    """The first strength of each family."""
+    return list({craft.family: craft for craft in reversed(CRAFTS)}.values())[::-1]
 
 
 def crafted_models(settings: tuple[Setting, ...], *, seeds: range) -> Iterator[CraftedModel]:
@@ -208,22 +233,27 @@ def crafted_models(settings: tuple[Setting, ...], *, seeds: range) -> Iterator[C
         for seed in seeds:
             honest = setting.build(initialiser="default", seed=seed)
             if seed % 2:
-                honest = train(honest, batch, 40, decay=0.0, seed=seed)
+                honest = train(honest, batch=batch, steps=40, lr=setting.lr, seed=seed)
             for craft in CRAFTS:
-                known = _knowledge(
-                    setting, batch.select(slice(0, _AUXILIARY)) if craft.auxiliary else None, seed
-                )
-                attack = craft.attack()
-                try:
-                    attack.check(honest, known)
-                    sent = attack.craft(honest, [], known)
-                except NotApplicable:
-                    continue
-                assert sent is not None
-                model = sent.model
-                if craft.disguise is not None:
-                    model = craft.disguise(model, honest, torch.Generator().manual_seed(seed))
-                yield CraftedModel(craft=craft, setting=setting, model=model, previous=honest)
+                model = crafted(craft, setting, honest, seed=seed)
+                if model is not None:
+                    yield CraftedModel(craft=craft, setting=setting, model=model, previous=honest)
+
+
+def crafted(craft: Craft, setting: Setting, honest: nn.Module, *, seed: int) -> nn.Module | None:
+    """What the attack makes of an honest model; None where it does not work on this architecture."""
+    _, batch = examples(setting)
+    known = _knowledge(setting, batch.select(slice(0, _AUXILIARY)) if craft.auxiliary else None, seed)
+    attack = craft.attack()
+    try:
+        attack.check(honest, known)
+        sent = attack.craft(honest, [], known)
+    except NotApplicable:
+        return None
+    assert sent is not None
+    if craft.disguise is None:
+        return sent.model
+    return craft.disguise(sent.model, honest, torch.Generator().manual_seed(seed))
 
 
 def _knowledge(setting: Setting, auxiliary: Batch | None, seed: int) -> Knowledge:

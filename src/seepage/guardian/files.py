@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from seepage.detectors import as_module
 from seepage.errors import SpecError
@@ -25,19 +25,20 @@ _MOST_EXAMPLES = 256
 def guard_file(
     path: str | Path,
     *,
-    previous: str | Path | None = None,
+    previous: str | Path | Sequence[str | Path] | None = None,
     builder: Builder | None = None,
     sample: Any = None,
     spec: InputSpec | None = None,
 ) -> GuardReport:
     """Check the weights in a .safetensors, torch.save or TorchScript file.
 
-    previous: the file of an earlier round.
+    previous: the file of an earlier round, or those of several, the oldest first.
     builder: a model's name, function or module; with it the model is also run on harmless inputs.
-    sample: public data (a dataset's name, path or object), which also tells the shape of the inputs.
+    sample: data (a dataset's name, path or object), which also tells the shape of the inputs. Public data
+        will do; given two or more earlier rounds, losses are compared on it, best on the client's own.
     spec: shape and value range of the inputs, where there is no sample; noise is used then.
     """
-    before = None if previous is None else as_module(read_state_dict(previous))
+    earlier = [previous] if isinstance(previous, str | Path) else list(previous or ())
     public = None if sample is None else load_data(sample)
     known = spec if spec is not None or public is None else public.spec
     if builder is None:
@@ -46,14 +47,26 @@ def guard_file(
                 "a sample or input specification was given, but a file of weights cannot be run without its "
                 "model: name the model that the weights belong to as well, or leave the sample out."
             )
-        return guard(as_module(read_state_dict(path)), previous=before)
+        return guard(
+            as_module(read_state_dict(path)), history=[as_module(read_state_dict(file)) for file in earlier]
+        )
     if known is None:
         raise SpecError(
             "a model was named, but not what its inputs are: give public data as a sample, or an InputSpec."
         )
     model = build_model(builder, known, weights=path)
+    states = [read_state_dict(file) for file in earlier]
+    now = _shapes(read_state_dict(path))
+    # Of another architecture they cannot be run, which the comparison with the last one will tell.
+    alike = all(_shapes(state) == now for state in states)
+    before = [build_model(builder, known, weights=file) for file in earlier] if alike else []
+    last = as_module(states[-1]) if states else None
     examples = None
     if public is not None:
         order = torch.randperm(len(public), generator=torch.Generator().manual_seed(0))
         examples = public.batch(order[:_MOST_EXAMPLES])
-    return guard(model, previous=before, sample=examples, spec=known)
+    return guard(model, previous=last, history=before, sample=examples, spec=known)
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in state.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -18,7 +18,6 @@ from seepage.workloads.models.initialisers import INITIALISERS
 from seepage.workloads.models.loading import build_model
 
 _WORDS = 200
-_LEARNING_RATE = 0.05
 _LARGEST_STEP = 1.0
 """Gradients are clipped to this norm, as runs from N(0, 4) weights would diverge otherwise."""
 EARLY, LATE, ONE_ROUND = 20, 80, 5
@@ -32,6 +31,7 @@ class Setting:
     data: str
     params: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    lr: float = 0.05
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class Setting:
         return build_model(self.model, spec, initialiser=initialiser, seed=seed, **self.params)
 
 
-_SMALL, _TINY = {"size": 16}, {"size": 10}
+_SMALL, _TWELVE, _TINY = {"size": 16}, {"size": 12}, {"size": 10}
 _NORMALISED = {"size": 16, "mean": 0.5, "std": 0.25}
 _NORMALISED_12 = {**_NORMALISED, "size": 12}
 
@@ -58,20 +58,37 @@ CALIBRATION: tuple[Setting, ...] = (
     Setting(model="mlp", data="photos", params={"hidden": (256, 64)}, options=_NORMALISED),
     Setting(model="vgg_like", data="photos", params={"filters": (12, 12), "width": 96}, options=_SMALL),
     Setting(model="text_classifier", data="words", params={"dim": 12, "width": 100}),
+    Setting(model="mlp", data="faces", params={"hidden": (160, 80)}, lr=0.1),
+    Setting(model="fcnn", data="photos", params={"width": 450, "hidden": (64,)}, options=_NORMALISED_12),
+    Setting(model="fcnn", data="breast_cancer", params={"width": 80, "hidden": (60, 40)}, lr=0.1),
+    Setting(model="vgg_like", data="faces", params={"filters": (6, 10), "width": 80}),
+    Setting(model="convnet", data="photos", params={"width": 3}, options=_TWELVE, lr=0.02),
+    Setting(model="resnet32", data="digits", params={"width": 4}, lr=0.1),
+    Setting(model="lenet_zhu", data="photos", params={"channels": 8}, options=_SMALL),
+    Setting(model="text_classifier", data="words", params={"dim": 16, "width": 80}, lr=0.02),
 )
 """Thresholds come from these, and detectors were developed on them."""
 
 HELD_OUT: tuple[Setting, ...] = (
-    Setting(model="mlp", data="faces", params={"hidden": (160, 80)}),
-    Setting(model="fcnn", data="photos", params={"width": 450, "hidden": (64,)}, options=_NORMALISED_12),
-    Setting(model="fcnn", data="breast_cancer", params={"width": 80, "hidden": (60, 40)}),
-    Setting(model="vgg_like", data="faces", params={"filters": (6, 10), "width": 80}),
-    Setting(model="convnet", data="photos", params={"width": 3}, options={"size": 12}),
-    Setting(model="resnet32", data="digits", params={"width": 4}),
-    Setting(model="lenet_zhu", data="photos", params={"channels": 8}, options=_SMALL),
-    Setting(model="text_classifier", data="words", params={"dim": 16, "width": 80}),
+    Setting(model="mlp", data="digits", params={"hidden": (96, 96, 96, 48)}, lr=0.1),
+    Setting(model="mlp", data="photos", params={"hidden": (300,)}, options=_TWELVE, lr=0.02),
+    Setting(model="fcnn", data="digits", params={"width": 350, "hidden": (80,)}),
+    Setting(
+        model="vit",
+        data="photos",
+        params={"patch_size": 4, "dim": 32, "depth": 3, "heads": 4},
+        options=_TWELVE,
+        lr=0.02,
+    ),
+    Setting(model="resnet20", data="digits", params={"width": 6}, lr=0.1),
+    Setting(
+        model="vgg_like", data="photos", params={"filters": (10, 14, 10), "width": 72}, options=_NORMALISED_12
+    ),
+    Setting(model="lenet_zhu", data="faces", params={"channels": 6}, lr=0.1),
+    Setting(model="text_classifier", data="words", params={"dim": 10, "width": 120}, lr=0.1),
+    Setting(model="fcnn", data="faces", params={"width": 120, "hidden": (120, 60, 30)}),
 )
-"""Not looked at before thresholds and detectors were fixed: other sizes, other data, other seeds."""
+"""Not looked at before thresholds and detectors were fixed: other depths, widths, step sizes and seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +127,11 @@ def honest_models(settings: tuple[Setting, ...], *, seed: int) -> Iterator[Hones
             fresh = setting.build(initialiser=initialiser, seed=seed + number)
             decay = 5e-3 if number % 2 else 0.0
             _, batch = examples(setting)
-            before = train(fresh, batch, EARLY - ONE_ROUND, decay=decay, seed=seed)
-            early = train(before, batch, ONE_ROUND, decay=decay, seed=seed + 1)
-            almost = train(early, batch, LATE - EARLY - ONE_ROUND, decay=decay, seed=seed + 2)
-            late = train(almost, batch, ONE_ROUND, decay=decay, seed=seed + 3)
+            learn = partial(train, batch=batch, lr=setting.lr, decay=decay)
+            before = learn(fresh, steps=EARLY - ONE_ROUND, seed=seed)
+            early = learn(before, steps=ONE_ROUND, seed=seed + 1)
+            almost = learn(early, steps=LATE - EARLY - ONE_ROUND, seed=seed + 2)
+            late = learn(almost, steps=ONE_ROUND, seed=seed + 3)
             stages = {
                 "fresh": (fresh, None),
                 "early": (early, before),
@@ -131,11 +149,11 @@ def honest_models(settings: tuple[Setting, ...], *, seed: int) -> Iterator[Hones
 
 
 def train(
-    model: nn.Module, batch: Batch, steps: int, *, decay: float, seed: int, size: int = 16
+    model: nn.Module, *, batch: Batch, steps: int, seed: int, lr: float, decay: float = 0.0, size: int = 16
 ) -> nn.Module:
     """A copy after some steps of SGD."""
     trained = copy.deepcopy(model).train()
-    optimiser = torch.optim.SGD(trained.parameters(), lr=_LEARNING_RATE, momentum=0.9, weight_decay=decay)
+    optimiser = torch.optim.SGD(trained.parameters(), lr=lr, momentum=0.9, weight_decay=decay)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         chosen = batch.select(torch.randint(len(batch), (size,), generator=generator))

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
+from torch import nn
+
 from seepage.defenses import DEFENSES, DefenseEntry
+from seepage.detectors.loss_jump import loss_jump
+from seepage.detectors.step_history import MOST_ROUNDS
 from seepage.errors import NotApplicable
 from seepage.guardian.check import guard
 from seepage.types import Batch, Broadcast, Defense, InputSpec, LocalStep, Update, Verdict
@@ -11,22 +17,41 @@ from seepage.types import Batch, Broadcast, Defense, InputSpec, LocalStep, Updat
 def refuse_traps(*, spec: InputSpec | None = None, strict: bool = False) -> Defense:
     """Client: train only on models that the guard does not call a trap. Heuristic: honest models leak too.
 
-    The private batch is not touched before the verdict.
+    The models of the last rounds are kept, to compare the next one with. The private batch is not touched
+    before the verdict on weights, behaviour and steps; after it the losses on the batch are compared, for
+    which the models are only evaluated.
     spec: with it the model is also run on noise.
     strict: refuse suspicious models as well; `GuardReport.false_alarm_rate` says how often that is wrong.
     """
     accepted = frozenset({Verdict.CLEAN} if strict else {Verdict.CLEAN, Verdict.SUSPICIOUS})
+    kept: dict[int, nn.Module] = {}
 
     def refuse(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:
-        report = guard(broadcast.model, spec=spec)
+        number = broadcast.round
+        # By round: several clients of one audit share this defense, and an audit may start anew at round 0.
+        history = [kept[r] for r in sorted(kept) if r < number]
+        report = guard(broadcast.model, spec=spec, history=history)
         if report.verdict not in accepted:
-            raise NotApplicable(
-                f"refused to train in round {broadcast.round}: the received model is a likely trap "
-                f"({report.evidence}); ask the server for another model or leave the federation."
-            )
+            raise NotApplicable(_refusal(number, report.evidence))
+        try:
+            losses = loss_jump(history=history, sample=batch)(broadcast)
+        except NotApplicable:
+            losses = None  # the first rounds
+        if losses is not None and losses.verdict not in accepted:
+            raise NotApplicable(_refusal(number, losses.evidence))
+        for old in [r for r in kept if r >= number or r < number - MOST_ROUNDS]:
+            del kept[old]
+        kept[number] = copy.deepcopy(broadcast.model)
         return next_step(broadcast, batch)
 
     return refuse
+
+
+def _refusal(number: int, evidence: str) -> str:
+    return (
+        f"refused to train in round {number}: the received model is a likely trap ({evidence}); ask the "
+        "server for another model or leave the federation."
+    )
 
 
 def _by_weights_alone(*, strict: bool = False) -> Defense:
