@@ -4,15 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from seepage.attacks import ATTACKS
 from seepage.attacks.base import Attack
 from seepage.errors import NotApplicable
-from seepage.papers import boenisch2021_section85, geiping2020_single_image
+from seepage.papers import boenisch2021_section85
 from seepage.papers.extraction import Source
 from seepage.papers.inversion import VICTIMS, draw_victims, grey, invert, trained_briefly
 from seepage.types import Batch, Reconstruction
 from seepage.workloads.data import load_data
-from seepage.workloads.models.loading import build_model
 
 DIGITS = Source("MNIST", "digits", ({},))
 
@@ -86,27 +84,3 @@ def test_extraction_is_exact_where_optimisation_is_not(tmp_path, monkeypatch):
     assert few_steps["exact"].mean == 0
     assert few_steps["error"].mean > alone["error"].mean
     assert len({figures["grey"].mean for (group, _), figures in rows.items() if group.endswith("1")}) == 1
-
-
-def test_both_objectives_are_run_on_every_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(geiping2020_single_image, "SOURCES", (Source("CIFAR-10", "photos", ({},)),))
-    monkeypatch.delenv("SEEPAGE_DATA", raising=False)
-    table = geiping2020_single_image.run(
-        seeds=1, out=tmp_path, quiet=True, lenet_steps=(5, 3), resnet_steps=(1, 2), training_steps=2
-    )
-    assert [(row.group, row.label) for row in table.rows] == [
-        ("LeNet (Zhu)", "untrained"),
-        ("LeNet (Zhu)", "trained"),
-        ("ResNet-20", "untrained"),
-    ]
-    assert "SEEPAGE_DATA" in table.missing[0]
-    figures, photos = table.rows[0].figures, load_data("photos")
-    batch, fresh = draw_victims(photos, 1, 0), build_model("lenet_zhu", photos.spec, seed=0)
-    directly = invert(ATTACKS["idlg"](steps=5), fresh, batch, photos.spec, seed=0)
-    assert figures["L-BFGS"].mean == pytest.approx(float(directly.psnr), abs=1e-3)
-    assert figures["grey"].mean == pytest.approx(float(-10 * error_of_grey(batch).log10()), abs=1e-3)
-    assert figures["L-BFGS"].paper is None
-
-
-def error_of_grey(batch: Batch) -> torch.Tensor:
-    return (batch.inputs - 0.5).square().mean()

@@ -113,7 +113,20 @@ def test_the_one_shot_search_is_counted_and_checked(world, whole_network):
     for seed in range(3):
         found = wen2022_figure5.measure(world, seed, size=16, whole_network=whole_network)
         assert found["isolated"] == 1.0 and found["false"] == 0.0 and found["cosine"] > 0.999
-        assert 2 <= found["queries"] <= math.log2(16) + 2 and found["log2 n"] == 4.0
+        assert 2 <= found["queries"] <= min(math.log2(16) + 2, found["bound"]) and found["log2 n"] == 4.0
+
+
+def test_every_example_of_a_mixed_batch_is_counted_once(world):
+    found = wen2022_figure5.measure_photos(world, 0, size=12, everyone=True)
+    assert found["isolated"] == 1.0 and found["false"] == 0.0 and found["cosine"] > 0.999
+    assert 12 <= found["queries"] <= found["bound"] == 2 + 11 + 4
+
+
+def test_without_photographs_the_table_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("SEEPAGE_DATA", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    rows, missing = wen2022_figure5.photo_rows((8,), seeds=1, out=tmp_path, quiet=True)
+    assert rows == () and missing[0].startswith("Photos, EfficientNet-lite0: none of the table's datasets")
 
 
 def test_more_examples_of_a_class_than_there_are_is_said(world):
@@ -130,7 +143,7 @@ def test_the_tables_on_features_print_and_resume(world, tmp_path):
         seeds=1, out=tmp_path / "f4", quiet=True, users=(10, 225), attacked_users=5, world=world
     )
     assert [row.figures["1"].paper for row in fourth.rows] == [None, 0.39]
-    kept = {"batch_sizes": (4, 8), "whole_network_sizes": (4,), "world": world}
+    kept = {"batch_sizes": (4, 8), "whole_network_sizes": (4,), "photo_sizes": (), "world": world}
     fifth = wen2022_figure5.run(seeds=2, out=tmp_path / "f5", quiet=True, **kept)
     assert [row.figures["queries"].n for row in fifth.rows] == [2, 2, 2]
     assert wen2022_figure5.run(seeds=2, out=tmp_path / "f5", quiet=True, **kept) == fifth
@@ -169,10 +182,13 @@ def test_pairs_are_scored_beside_flat_pictures():
     flat = psnr(truth.mean(dim=(2, 3), keepdim=True).expand_as(truth), truth, data_range=1.0)
     assert scores["max"] == 100.0  # the one exact copy, at PSNR's cap
     assert scores["mean"] == pytest.approx(
-        (100.0 + float(flat[1 : wen2022_table2.SAMPLED].sum())) / 8, abs=1e-3
+        (100.0 + float(flat[1 : wen2022_table2.REGISTERED].sum())) / wen2022_table2.REGISTERED, abs=1e-3
     )
     assert scores["flat max"] == pytest.approx(float(flat.max()))
     assert scores["flat mean"] == pytest.approx(float(flat.mean()))
+    assert scores["above flat"] == pytest.approx(
+        (100.0 - float(flat[0])) / wen2022_table2.REGISTERED, abs=1e-3
+    )
 
 
 @needs_kornia
@@ -187,15 +203,17 @@ def test_both_methods_of_table_2_run(tmp_path):
     network = wen2022_table2.Network(
         model="lenet_zhu",
         source=fishing.Source("photos", "photos", ({},)),
-        inner="idlg",
-        steps=60,
+        inner="recursive_inversion",
         fished=(4,),
-        without=(4,),
+        whole="idlg",
+        whole_steps={4: 30},
+        most_seeds=1,
     )
-    table = wen2022_table2.run(seeds=1, out=tmp_path, quiet=True, networks={"LeNet": network})
+    table = wen2022_table2.run(seeds=2, out=tmp_path, quiet=True, networks={"LeNet": network})
     without, fished = (row.figures for row in table.rows)
     assert fished["isolated"].mean == 1.0 and fished["max"].mean == fished["mean"].mean
-    assert fished["max"].mean > without["mean"].mean
+    assert fished["max"].mean > 50 > without["max"].mean  # single precision, in closed form
+    assert fished["max"].n == 1 and fished["CPU s"].mean > 0
     assert table.rows[0].label == "without fishing, batch 4"
 
 

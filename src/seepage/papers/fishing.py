@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,12 @@ from seepage.metrics import nearest_truth, psnr, registered_psnr
 from seepage.papers.extraction import Source, load_present
 from seepage.types import Batch, Broadcast, InputSpec, Knowledge, LocalTraining, Modality
 from seepage.workloads.data import Dataset
+from seepage.workloads.models.efficientnet import LITE0_MEAN, LITE0_STD
 from seepage.workloads.models.loading import build_model
 
 NORMALISED = Source("CIFAR10", "cifar10", ({"split": "test", "normalise": True},))
 RAW = Source("CIFAR10", "cifar10", ({"split": "test"},))
+PHOTOS = Source("photos", "imagenet_photos", ({"size": 128, "limit": 200},))
 
 SETTING = (
     "The paper: ImageNet at 224x224, 1000 classes, pre-trained ResNet-18 (512 features). Here: the CIFAR-10 "
@@ -38,7 +40,7 @@ FEATURES_ONCE = (
     "exactly that of the whole network (fishing changes no other layer); the rows named 'whole network' "
     "play the same with real updates of all parameters."
 )
-_CHUNK = 500
+_CHUNK = 100
 REGISTERED = 8
 """Pictures of a batch, those with the best plain PSNR, that are registered where there is one candidate."""
 
@@ -92,6 +94,13 @@ def trained_world() -> FeatureWorld:
     """CIFAR-10 under the trained ResNet-20."""
     dataset = load_one(NORMALISED)
     return feature_world(dataset, build_model("resnet20", dataset.spec, weights="pretrained"))
+
+
+def photo_world() -> FeatureWorld:
+    """Photographs under the trained EfficientNet-lite0, scaled as it was trained."""
+    photos = load_one(PHOTOS)
+    dataset = replace(photos, spec=replace(photos.spec, mean=LITE0_MEAN, std=LITE0_STD))
+    return feature_world(dataset, build_model("efficientnet_lite0", dataset.spec, weights="pretrained"))
 
 
 def known_to_server(spec: InputSpec, *, seed: int) -> Knowledge:

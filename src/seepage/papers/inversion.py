@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,7 +16,7 @@ from seepage.errors import NotApplicable
 from seepage.federation import LOSSES, draw_clients, local_update
 from seepage.metrics import assign, exact_match, mse, psnr
 from seepage.papers.extraction import Source
-from seepage.papers.table import Column
+from seepage.papers.table import Column, Row
 from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining
 from seepage.workloads.data import Dataset
 from seepage.workloads.models.loading import build_model
@@ -23,6 +24,10 @@ from seepage.workloads.models.loading import build_model
 CIFAR10 = Source("CIFAR-10", "cifar10", ({"split": "test", "normalise": True},))
 
 GREY = Column("grey", "PSNR of a flat mid-range picture, which needs no update: what an attack has to beat")
+
+ABOVE_GREY = Column("above grey", "share of the pictures at least 1 dB above grey")
+CLEARLY = 1.0
+"""dB above grey from which on a picture counts as recovered in part: what is seen in it lies above."""
 
 VICTIMS = 1000
 """The last pictures of a dataset are the clients'; networks are trained on others."""
@@ -65,6 +70,28 @@ def grey(batch: Batch, spec: InputSpec) -> Inverted:
     """The guess without any update."""
     flat = prior_guesses(Knowledge(input=spec), copies=len(batch), samples=0)
     return Inverted(flat, spec.to_raw(batch.inputs), spec, 0.0)
+
+
+def above_grey(found: Inverted, blank: Inverted) -> float:
+    """The share of the pictures that lie clearly above grey."""
+    return float((found.psnr >= blank.psnr + CLEARLY).double().mean())
+
+
+def pattern(claims: Mapping[str, bool]) -> tuple[str, ...]:
+    """The paper's findings as notes: those that our figures bear out, and those that they do not.
+
+    >>> pattern({"more is better": True, "less is worse": False})
+    ('Shows here: more is better.', 'Does not show here: less is worse.')
+    """
+    shown = [claim for claim, holds in claims.items() if holds]
+    absent = [claim for claim, holds in claims.items() if not holds]
+    headed = (("Shows here", shown), ("Does not show here", absent))
+    return tuple(f"{heading}: {'; '.join(listed)}." for heading, listed in headed if listed)
+
+
+def means(rows: Sequence[Row], column: str) -> dict[tuple[str, str], float]:
+    """The means of one column by group and label."""
+    return {(row.group, row.label): row.figures[column].mean for row in rows}
 
 
 def invert(

@@ -58,9 +58,13 @@ def draw_batch(dataset: Dataset, size: int, seed: int) -> Batch:
     return dataset.batch(mine)
 
 
-def set_traps(model: nn.Module, spec: InputSpec, *, scale: float, seed: int) -> Crafted:
-    """Algorithm 1 in the model's first dense layer, as the registered attack does it."""
-    crafted = ATTACKS["trap_weights"](scale=scale).craft(model, (), Knowledge(input=spec, seed=seed))
+def set_traps(model: nn.Module, spec: InputSpec, *, scale: float | None, seed: int) -> Crafted:
+    """Algorithm 1 in the model's first dense layer, as the registered attack does it.
+
+    scale: None for the attack's own ladder of scales, as set for peeling.
+    """
+    attack = ATTACKS["trap_weights"](scale=scale, read="rows" if scale else "peel")
+    crafted = attack.craft(model, (), Knowledge(input=spec, seed=seed))
     assert crafted is not None
     return crafted
 
