@@ -121,6 +121,28 @@ def test_init_writes_at_most_15_lines_and_never_overwrites(
     assert run("init", "mine.toml", "--force") == 0
 
 
+def test_the_written_study_runs_once_model_and_data_are_filled_in(
+    user: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("init", "study.toml", "--study") == 0
+    assert "seepage tradeoff study.toml" in capsys.readouterr().out
+    file = user / "study.toml"
+    text = file.read_text().replace("my_package.models:build", "mine_models:build")
+    text = text.replace("my_package.data:load", "mine_data:load").replace("batch_size = 16", "batch_size = 3")
+    for written, small in (
+        ("[0, 1, 2]", "[0]"),
+        ("rounds     = 100", "rounds = 1"),
+        ("clients    = 4", "clients = 1"),
+        ("examples   = 64", "examples = 3"),
+        ("test_examples = 256", "test_examples = 2"),
+    ):
+        assert written in text
+        text = text.replace(written, small)
+    file.write_text(text)
+    assert run("tradeoff", "study.toml", "--out", "study", "--jobs", "1") == 0
+    assert "knowing" in (user / "study" / "tradeoff.html").read_text()
+
+
 def test_the_written_spec_runs_once_model_and_data_are_filled_in(user: Path) -> None:
     assert run("init", "mine.toml") == 0
     file = user / "mine.toml"

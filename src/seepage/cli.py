@@ -78,17 +78,20 @@ def audit(
 def init(
     path: Annotated[Path, typer.Argument(help="File to write.")] = Path("audit.toml"),
     force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
+    study: Annotated[bool, typer.Option("--study", help="A file for seepage tradeoff instead.")] = False,
 ) -> None:
-    """Write a commented audit file to fill in."""
-    from seepage.starter import TEMPLATE
+    """Write a commented audit file to fill in; with --study one that compares defenses."""
+    from seepage.starter import STUDY_TEMPLATE, TEMPLATE
 
     if path.exists() and not force:
         raise SpecError(f"'{path}' exists already: choose another name, or add --force to overwrite it.")
     try:
-        path.write_text(TEMPLATE.format(name=path.name), encoding="utf-8")
+        text = (STUDY_TEMPLATE if study else TEMPLATE).format(name=path.name)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SpecError(f"'{path}' cannot be written: {error.strerror}.") from None
-    print(f"Wrote {path}. Fill in model and data, then run: seepage audit {path}")
+    command = "tradeoff" if study else "audit"
+    print(f"Wrote {path}. Fill in model and data, then run: seepage {command} {path}")
 
 
 @app.command("list")
@@ -155,12 +158,19 @@ def tradeoff(
 @app.command()
 def guard(
     weights: Annotated[Path, typer.Argument(help="Received weights: .safetensors, .pt or TorchScript.")],
-    previous: Annotated[Path | None, typer.Option(help="Weights of an earlier round.")] = None,
+    previous: Annotated[
+        list[Path] | None,
+        typer.Option(help="Weights of an earlier round; may be repeated, the oldest first."),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Model the weights belong to (name or package.module:function).")
     ] = None,
     sample: Annotated[
-        str | None, typer.Option(help="Public data (name or path) to run it on; needs --model.")
+        str | None,
+        typer.Option(
+            help="Data (name or path) to run it on, public or your own; needs --model. With several "
+            "--previous, losses are compared on it."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Where newcomers begin: the demonstration (`seepage audit` without a file) and the file `init` writes."""
+"""Where newcomers begin: the demonstration (`seepage audit` without a file) and the files `init` writes."""
 
 from __future__ import annotations
 
@@ -30,4 +30,36 @@ clients    = 1                           # clients in a round
 aggregation = "per_client"               # or mean, secure_sum, median
 algorithm  = "fedsgd"                    # or fedavg, with local_batch_size, local_epochs, local_steps
 lr         = 0.1                         # also momentum, weight_decay, batch_norm, partition
+"""
+
+STUDY_TEMPLATE = """\
+# seepage tradeoff: what does each defense stop, and what does it cost?  Run: seepage tradeoff {name}
+title   = "My deployment"
+model   = "my_package.models:build"      # or a name: "mlp", "fcnn", "convnet"; seepage list shows all
+data    = "my_package.data:load"         # returns (x, y); or an .npz, a .csv, a folder of images, a name
+threat  = "malicious_server"             # it may also send crafted weights; or "honest_but_curious"
+seeds   = [0, 1, 2]                      # one batch and one training each: the +- of the table
+attacks = ["analytic_extraction", "exact_extraction", "trap_weights"]
+adaptive = true                          # run each attack also by a server that knows the defense
+delta   = 1e-5                           # for the epsilon of the points with differential privacy
+
+# A list as a setting makes one point of each value. "none" is always there, for comparison.
+defenses = [
+  {{name = "clipping", norm = [1.0, 0.1]}},          # the update's length
+  {{name = "gaussian_noise", sigma = [0.001, 0.01]}},  # on every entry, without a guarantee
+  {{name = "pruning", share = [0.9, 0.99]}},         # share of the entries that is not sent
+  {{name = "quantisation", bits = 8}},               # also "sign", "soteria", "oasis", "share_layers",
+  "hide_bias",                                     # "central_dp", "refuse_traps": see docs/defenses.md
+  {{name = "dp_sgd", clip = 1.0, sigma = [0.5, 2.0]}},  # the one with a proof
+]
+
+[protocol]
+batch_size = 16                          # examples a client uses in a round
+lr         = 0.1                         # also algorithm = "fedavg", local_epochs, aggregation, ...
+
+[training]                               # the short training that shows the price in accuracy
+rounds     = 100
+clients    = 4
+examples   = 64                          # each client's: a multiple of batch_size, used in turn
+test_examples = 256                      # held out: no client has them
 """

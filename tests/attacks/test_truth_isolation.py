@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS, Attack
 from seepage.attacks.april import April
+from seepage.attacks.patch_embedding import PatchEmbedding
 from seepage.attacks.recursive_inversion import RecursiveInversion
 from seepage.federation import THREATS, Played, client, knowledge, play
 from seepage.types import (
@@ -36,6 +37,7 @@ QUICK: dict[str, dict[str, Any]] = {
     for name in ("deep_leakage", "idlg", "inverting_gradients", "see_through_gradients", "tag")
 }
 """Settings that make slow attacks quick; the default settings of the others are used."""
+QUICK["adaptive"] = {"attack": "analytic_extraction", "knows": ["gaussian_noise", "pruning", "clipping"]}
 
 
 def reachable_tensors(thing: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
@@ -80,6 +82,8 @@ def _fitting(attack: Attack) -> tuple[nn.Module, int]:
     if isinstance(attack, April):
         first_block = {"norm_first_block": False, "residual_first_block": False}
         return build_model("vit", SPEC, patch_size=3, dim=16, heads=2, **first_block), 1
+    if isinstance(attack, PatchEmbedding):
+        return build_model("vit", SPEC, patch_size=3, dim=16, heads=2), 1
     if isinstance(attack, RecursiveInversion):
         return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.Tanh(), nn.Linear(40, 3)), 1
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3)), 2

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seepage.defenses.soteria import soteria, soteria_mask
+from seepage.defenses.soteria import _estimated_slopes, _slopes, soteria, soteria_mask
 from seepage.errors import DataError, ModelError, SpecError
 from seepage.federation import client, local_update
 from seepage.types import Batch, Broadcast, LocalTraining
@@ -50,7 +50,7 @@ def test_the_mask_against_a_brute_force_jacobian(share, pruned) -> None:
 def test_only_the_masked_columns_of_the_defended_layer_change() -> None:
     received = Broadcast(conv_net())
     plain = local_update(received, BATCH, LocalTraining())
-    sent = client(LocalTraining(), [soteria(share=0.5)])(received, BATCH)
+    sent = client(LocalTraining(), [soteria(share=0.5, probes=0)])(received, BATCH)
     _, mask = soteria_mask(received.model, BATCH.inputs, share=0.5)
     assert torch.equal(sent.tensors["4.weight"], plain.tensors["4.weight"] * mask)
     assert (sent.tensors["4.weight"] == 0).all(dim=0).sum() == 16
@@ -110,3 +110,25 @@ def test_a_representation_without_a_slope_is_refused() -> None:
 def test_soteria_refuses(share) -> None:
     with pytest.raises(ValueError, match="share must be zero or more and below 1"):
         soteria(share=share)
+
+
+def test_estimated_norms_are_those_of_the_jacobian() -> None:
+    """Each is within five standard errors of the exact one; many probes choose what the exact norms do."""
+    model = conv_net().eval()
+    inputs = BATCH.inputs.clone().requires_grad_()
+    exact = _slopes(model[:4](inputs), inputs)
+    generator = torch.Generator().manual_seed(0)
+    for probes in (100, 10_000):
+        found = _estimated_slopes(model, "4", BATCH.inputs, probes, generator)
+        assert ((found / exact - 1).abs() < 5 * (1 / (2 * probes)) ** 0.5).all()
+    _, wanted = soteria_mask(model, BATCH.inputs, share=0.5)
+    _, mask = soteria_mask(model, BATCH.inputs, share=0.5, probes=20_000, generator=generator)
+    assert (mask != wanted).sum() <= 2  # two entries at the border may change places
+
+
+def test_one_seed_gives_one_mask() -> None:
+    received = Broadcast(conv_net())
+    one, two = (client(LocalTraining(), [soteria(probes=2, seed=3)])(received, BATCH) for _ in range(2))
+    assert torch.equal(one.tensors["4.weight"], two.tensors["4.weight"])
+    with pytest.raises(ValueError, match="probes must be zero"):
+        soteria(probes=-1)

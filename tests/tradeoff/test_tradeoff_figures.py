@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from seepage.log import AttackRef, Cell, Example
+from seepage.log import AttackRef, Cell, DefenseRecord, Example
 from seepage.tradeoff import Row, TradeoffResult, advise, pareto_front, reconstruction_bound, tradeoff_html
 from seepage.tradeoff.leakage import Leak, Spread, leak, removed_error
 from seepage.tradeoff.plot import build_plot
-from seepage.tradeoff.record import PointRecord, StudyFolder, StudyHeader
+from seepage.tradeoff.record import StudyFolder, StudyHeader
+from seepage.tradeoff.result import _leaks, _short_title
 
 
 def test_the_bound_is_reached_by_the_best_attacker_of_a_simulated_mechanism() -> None:
@@ -107,15 +109,15 @@ def test_what_did_not_run_is_not_taken_for_safe() -> None:
 def row(name: str, accuracy: float, leakage: float, *, epsilon: float | None = None, **params: object) -> Row:
     formal = epsilon is not None
     guarantee = "formal (DP)" if formal else "none" if name == "none" else "heuristic"
-    point = PointRecord(
+    point = DefenseRecord(
         defense=AttackRef(name=name, params=params),
         description="",
         guarantee=guarantee,
-        formal=formal,
         protects="one example",
         epsilon=epsilon,
         delta=1e-5,
         steps=3 if formal else None,
+        sampling_rate=1.0,
     )
     known = Spread.of([leakage])
     one = Leak(
@@ -205,3 +207,35 @@ def test_the_page_escapes_what_users_wrote_and_needs_nothing_from_elsewhere() ->
     assert nasty not in page and page.count("&lt;script&gt;") >= 4
     assert "http://" not in page and "https://" not in page and "<svg" in page
     assert "--paper" in page  # the style of the other reports came along
+
+
+def test_labels_of_many_marks_at_the_top_stay_in_the_picture() -> None:
+    plot = build_plot([row(f"d{i}", 0.5, 1.0) for i in range(8)])
+    assert plot is not None
+    heights = sorted(mark.label_y for mark in plot.marks)
+    assert heights[0] > 12 and heights[-1] < 300
+    assert min(b - a for a, b in itertools.pairwise(heights)) >= 20
+
+
+def test_the_worse_of_the_plain_and_the_adaptive_attack_counts() -> None:
+    """Two logs by hand: the attack that knows removes nine tenths of the guess's error, the other none."""
+    plain = AttackRef(name="attack", params={"steps": 2})
+    knowing = AttackRef(
+        name="adaptive", params={"attack": "attack", "options": {"steps": 2}, "knows": ["sign"]}
+    )
+    assert knowing.plain == plain and plain.plain is plain
+
+    def one(ref: AttackRef, error: float) -> Cell:
+        example = Example(
+            index=0, client=0, label=0, recovered=True, scores={"mse": error}, baseline={"mse": 1.0}
+        )
+        return Cell(attack=ref, seed=0, status="done", examples=(example,))
+
+    cells = (one(plain, 1.0), one(knowing, 0.1))
+    header = SimpleNamespace(attacks=(AttackRef(name="prior_only"), plain, knowing))
+    log = SimpleNamespace(header=header, cells_where=lambda wanted: [c for c in cells if wanted(c)])
+    (found,) = _leaks(log, 1)  # type: ignore[arg-type]
+    assert found.attack == plain and found.adaptive is not None
+    assert found.leakage is not None and found.leakage.mean == 0.0
+    assert found.adaptive.leakage is not None and found.adaptive.leakage.mean == pytest.approx(0.9)
+    assert len(found.both) == 2 and _short_title(found.adaptive) == "attack(steps=2), knowing the defense"

@@ -70,7 +70,8 @@ def test_page_and_terminal_show_every_point(
     shown = capsys.readouterr().out
     for row in finished.rows:
         assert row.point.defense.name in page and row.point.defense.name in shown
-    assert "sampling rate 1" in page and "Pareto front" in page and "do not know" in shown
+    assert "sampling rate 1" in page and "Pareto front" in page
+    assert "knowing the defense" in page and "knows the defense (clipping, dp_sgd)" in shown
 
 
 @pytest.mark.parametrize("algorithm", ["fedsgd", "fedavg"])
@@ -152,7 +153,7 @@ def test_resuming_runs_only_what_is_missing(finished: TradeoffResult) -> None:
     assert TradeoffResult.read(folder.path).missing == 2
     seen: list[tuple[str, int, int]] = []
     again = run_tradeoff(parse_tradeoff(WANTED), out=folder.path, jobs=1, on_cell=lambda *a: seen.append(a))
-    assert seen[0][1:] == (7, 9) and seen[-1] == ("", 9, 9) and len(seen) == 3
+    assert seen[0][1:] == (9, 11) and seen[-1] == ("", 11, 11) and len(seen) == 3
     assert removed[0].read_text() == before[0]
     assert json.loads(removed[1].read_text())["examples"] == json.loads(before[1])["examples"]
     assert again.rows == finished.rows
@@ -196,7 +197,7 @@ def test_killed_in_the_middle_it_resumes_in_processes_to_the_same_figures(
     process.send_signal(signal.SIGKILL)
     process.wait()
     partial = TradeoffResult.read(out)  # whatever is there is whole
-    assert partial.missing < 9
+    assert partial.missing < 11
     resumed = run_tradeoff(parse_tradeoff(WANTED), out=out, jobs=1)
     assert resumed.missing == 0
     for mine, theirs in zip(resumed.rows, finished.rows, strict=True):

@@ -8,6 +8,7 @@ import pytest
 
 from seepage.errors import SpecError
 from seepage.tradeoff import parse_tradeoff, read_tradeoff
+from seepage.tradeoff.study import Study
 
 BASE = {"model": "mlp", "data": "digits"}
 
@@ -74,3 +75,21 @@ def test_wrong_defenses_are_named() -> None:
     ):
         with pytest.raises(SpecError, match=said):
             titles(wanted)
+
+
+def test_a_point_may_combine_defenses() -> None:
+    noise = {"name": "gaussian_noise", "sigma": [0.1, 0.2], "inside": [{"name": "clipping", "norm": 1.0}]}
+    private = {"name": "pruning", "share": 0.5, "inside": [{"name": "dp_sgd", "sigma": 2.0}]}
+    spec = parse_tradeoff({"model": "mlp", "data": "digits", "defenses": [noise, private]})
+    second = spec.points()[2]
+    assert second.title == "gaussian_noise(sigma=0.2) over clipping(norm=1.0)"
+    assert [(d.name, d.options) for d in spec.audit(second).defenses] == [
+        ("gaussian_noise", {"sigma": 0.2}),
+        ("clipping", {"norm": 1.0}),
+    ]
+    records = Study(spec).records()
+    assert [one.formal for one in records] == [False, False, False, True]
+    assert (records[3].sigma, records[3].title) == (2.0, "pruning(share=0.5) over dp_sgd(sigma=2.0)")
+    wrong = {**noise, "inside": ["cliping"]}
+    with pytest.raises(SpecError, match="did you mean 'clipping'"):
+        Study(parse_tradeoff({"model": "mlp", "data": "digits", "defenses": [wrong]})).check()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from seepage.attacks.adaptive import adaptive
 from seepage.attacks.analytic_extraction import analytic_extraction
 from seepage.attacks.april import april
 from seepage.attacks.base import Attack, PerUpdateAttack
@@ -13,6 +14,7 @@ from seepage.attacks.exact_extraction import exact_extraction
 from seepage.attacks.feature_fishing import feature_fishing
 from seepage.attacks.imprint import imprint
 from seepage.attacks.inverting_gradients import inverting_gradients
+from seepage.attacks.patch_embedding import patch_embedding
 from seepage.attacks.prior_only import prior_only
 from seepage.attacks.quantile_traps import quantile_traps
 from seepage.attacks.recursive_inversion import recursive_inversion
@@ -31,6 +33,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "tag": tag,
     "recursive_inversion": recursive_inversion,
     "april": april,
+    "patch_embedding": patch_embedding,
     "trap_weights": trap_weights,
     "quantile_traps": quantile_traps,
     "imprint": imprint,
@@ -39,6 +42,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "one_shot_binary_fishing": one_shot_binary_fishing,
     "binary_fishing": binary_fishing,
     "cross_device_fishing": cross_device_fishing,
+    "adaptive": adaptive,
 }
 
 __all__ = ["ATTACKS", "Attack", "PerUpdateAttack"]

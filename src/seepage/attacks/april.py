@@ -17,16 +17,12 @@ from torch import Tensor, nn
 from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.parts.april.solve import Estimate, solve_bilinear
 from seepage.attacks.parts.april.tokens import TokenLayout, trace_tokens
+from seepage.attacks.parts.april.trust import SURE, natural_patches, raw_picture, unsure
 from seepage.attacks.parts.gradients import one_step_gradient
 from seepage.attacks.parts.inversion.problem import SPREAD_OF_A_RANGE
 from seepage.attacks.parts.layers import model_placement
 from seepage.errors import NotApplicable
 from seepage.types import Exchange, Knowledge, Reconstruction
-
-SURE = 1e-3
-"""Largest estimated error of a claimed pixel, in standard deviations of natural images (a quarter range)."""
-FLOAT_NOISE = 2.0**8
-"""Machine epsilons of relative residual that rounding on the client's side leaves (measured: up to 60)."""
 
 
 class April(PerUpdateAttack):
@@ -59,17 +55,14 @@ class April(PerUpdateAttack):
         model = exchange.broadcast.model
         layout = trace_tokens(model, known.input, train=_train_mode(known))
         gradients = _needed_gradients(exchange, known, layout)
-        middle, spread = _prior(layout, known)
+        middle, spread = natural_patches(layout, known)
         rounding = max(torch.finfo(t.dtype).eps for t in exchange.update.tensors.values())
         found = solve(layout, gradients, middle, spread, rounding=rounding)
 
-        device, dtype = model_placement(model)
-        picture = layout.to_picture(middle + spread * found.values).to(device, dtype)
-        values = known.input.to_raw(picture)
-        if known.input.value_range is not None and not known.normalised:
-            values = values.clamp(*known.input.value_range)
+        like = torch.empty(0).to(*model_placement(model))
+        values = raw_picture(layout, middle + spread * found.values, known, like)
         error = float(found.deviation.max())
-        doubt = _doubt(exchange, found, error, rounding)
+        doubt = _mixed(exchange) or unsure(found, rounding=rounding)
         return Reconstruction(
             values=values,
             model_units=known.normalised,
@@ -116,20 +109,8 @@ def _train_mode(known: Knowledge) -> bool:
     return known.local is not None and known.local.batch_norm == "train"
 
 
-def _prior(layout: TokenLayout, known: Knowledge) -> tuple[Tensor, Tensor]:
-    """Middle and spread of natural pictures, in model units, for each value of a patch."""
-    spec = known.input
-    ones = torch.ones(1, *spec.shape, dtype=torch.float64)
-    if spec.value_range is None or known.normalised:
-        return torch.zeros_like(layout.to_patches(ones)[0]), layout.to_patches(ones)[0]
-    low, high = spec.value_range
-    middle = spec.to_model(ones * (low + high) / 2)
-    above = spec.to_model(ones * ((low + high) / 2 + SPREAD_OF_A_RANGE * (high - low)))
-    return layout.to_patches(middle)[0], layout.to_patches(above - middle)[0]
-
-
-def _doubt(exchange: Exchange, found: Estimate, error: float, rounding: float) -> tuple[str, ...]:
-    """Why the candidate is not claimed, in one sentence; nothing where it is."""
+def _mixed(exchange: Exchange) -> tuple[str, ...]:
+    """Why nothing could be claimed, however well the equations are solved."""
     count = exchange.update.num_examples
     if len(exchange.clients) > 1 or (count is not None and count > 1):
         return (
@@ -138,18 +119,6 @@ def _doubt(exchange: Exchange, found: Estimate, error: float, rounding: float) -
         )
     if count is None:
         return ("How many examples the update holds is not known, so the candidate is not claimed.",)
-    if not found.redundant:
-        return ("There are no more equations than unknowns to check the candidate by: it is not claimed.",)
-    if found.residual > FLOAT_NOISE * rounding:
-        return (
-            f"The residual {found.residual:.1e} is more than rounding leaves, so the update is no plain "
-            "gradient of one example (noise or another defense changed it): the candidate is not claimed.",
-        )
-    if error > SURE:
-        return (
-            "The equations hold, but rounding or lost dimensions leave some pixels too uncertain to vouch "
-            "for an exact copy (they were moved towards mid-range by as much), so it is not claimed.",
-        )
     return ()
 
 

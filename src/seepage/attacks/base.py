@@ -128,5 +128,6 @@ def pool(found: Sequence[Reconstruction]) -> Reconstruction:
         label_counts=torch.stack([c for c in counts if c is not None]).sum(dim=0)
         if all(c is not None for c in counts)
         else None,
+        complete=None if any(f.complete is None for f in found) else all(f.complete for f in found),
         notes=tuple(dict.fromkeys(note for f in found for note in f.notes)),
     )

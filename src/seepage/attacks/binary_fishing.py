@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from seepage.attacks.fishing import (
     Fishing,
     Hook,
+    Tackle,
     aggregate_note,
     biased_head,
     checked_beta,
@@ -51,22 +52,16 @@ class BinaryFishing(Fishing):
 
     def __init__(
         self,
+        tackle: Tackle,
         *,
         bound: Callable[[int], int],
         all_of_them: bool,
         target_class: int,
         feature: int | None,
         beta: float,
-        layer: str | None,
-        client: int | None,
-        inner: str,
-        inner_options: Mapping[str, Any] | None,
     ) -> None:
         super().__init__(
-            layer=layer,
-            client=client,
-            inner=inner,
-            inner_options=inner_options,
+            tackle,
             requires=frozenset({Grant.SEVERAL_ROUNDS}),
         )
         self.query_bound, self.all_of_them = bound, all_of_them
@@ -235,15 +230,12 @@ def binary_fishing(
     inner, inner_options: the attack that inverts each fished gradient, and its settings.
     """
     return BinaryFishing(
+        Tackle(layer=layer, client=client, inner=inner, inner_options=inner_options),
         bound=full_bound,
         all_of_them=True,
         target_class=target_class,
         feature=feature,
         beta=checked_beta(beta),
-        layer=layer,
-        client=client,
-        inner=inner,
-        inner_options=inner_options,
     )
 
 
@@ -264,13 +256,10 @@ def one_shot_binary_fishing(
     is logarithmic even in the worst case.
     """
     return BinaryFishing(
+        Tackle(layer=layer, client=client, inner=inner, inner_options=inner_options),
         bound=one_shot_bound,
         all_of_them=False,
         target_class=target_class,
         feature=feature,
         beta=checked_beta(beta),
-        layer=layer,
-        client=client,
-        inner=inner,
-        inner_options=inner_options,
     )

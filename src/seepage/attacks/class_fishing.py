@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from seepage.attacks.fishing import Fishing, Hook, aggregate_note, check_target, examples_behind, hooked
+from seepage.attacks.fishing import (
+    Fishing,
+    Hook,
+    Tackle,
+    aggregate_note,
+    check_target,
+    examples_behind,
+    hooked,
+)
 from seepage.attacks.parts.fishing.catch import Catch, Fished, head_gradient
 from seepage.attacks.parts.fishing.cuts import ALONE, WHOLE
 from seepage.attacks.parts.fishing.head import (
@@ -34,19 +42,14 @@ class ClassFishing(Fishing):
 
     def __init__(
         self,
+        tackle: Tackle,
         *,
         target_class: int | None,
         alpha: float,
         most: int,
-        layer: str | None,
-        client: int | None,
-        inner: str,
-        inner_options: Mapping[str, Any] | None,
     ) -> None:
         several = frozenset({Grant.SEVERAL_ROUNDS}) if target_class is None else frozenset()
-        super().__init__(
-            layer=layer, client=client, inner=inner, inner_options=inner_options, requires=several
-        )
+        super().__init__(tackle, requires=several)
         self.target_class, self.alpha, self.most = target_class, alpha, most
 
     def query_bound(self, examples: int, *, classes: int, bias: bool = True) -> int:
@@ -218,11 +221,8 @@ def class_fishing(
     if most < 1:
         raise SpecError(f"most must be at least 1, not {most}.")
     return ClassFishing(
+        Tackle(layer=layer, client=client, inner=inner, inner_options=inner_options),
         target_class=target_class,
         alpha=alpha,
         most=most,
-        layer=layer,
-        client=client,
-        inner=inner,
-        inner_options=inner_options,
     )

@@ -17,6 +17,7 @@ from seepage.attacks.feature_fishing import fished_tails
 from seepage.attacks.fishing import (
     Fishing,
     Hook,
+    Tackle,
     aggregate_note,
     biased_head,
     checked_beta,
@@ -48,6 +49,7 @@ class CrossDeviceFishing(Fishing):
 
     def __init__(
         self,
+        tackle: Tackle,
         *,
         target_class: int,
         choice: str,
@@ -57,14 +59,9 @@ class CrossDeviceFishing(Fishing):
         groups: tuple[int, int] | None,
         alpha: float,
         beta: float,
-        layer: str | None,
-        inner: str,
-        inner_options: Mapping[str, Any] | None,
     ) -> None:
         needed = {Grant.SEVERAL_ROUNDS} | (set() if groups is None else {Grant.TARGET_CLIENT})
-        super().__init__(
-            layer=layer, client=None, inner=inner, inner_options=inner_options, requires=frozenset(needed)
-        )
+        super().__init__(tackle, requires=frozenset(needed))
         self.target_class, self.choice, self.images = target_class, choice, images
         self.estimate_rounds, self.attack_rounds, self.groups = estimate_rounds, attack_rounds, groups
         self.alpha, self.beta = alpha, beta
@@ -191,6 +188,7 @@ def cross_device_fishing(
     if min(estimate_rounds, attack_rounds, 1 if images is None else images, *(groups or (1,))) < 1:
         raise SpecError("rounds, images and numbers of clients must all be at least 1.")
     return CrossDeviceFishing(
+        Tackle(layer=layer, inner=inner, inner_options=inner_options),
         target_class=target_class,
         choice=choice,
         images=images,
@@ -199,7 +197,4 @@ def cross_device_fishing(
         groups=groups,
         alpha=alpha,
         beta=checked_beta(beta),
-        layer=layer,
-        inner=inner,
-        inner_options=inner_options,
     )

@@ -23,7 +23,7 @@ from seepage.attacks.parts.layers import LinearLayer
 from seepage.attacks.parts.peeling.codes import Code, choose_code
 from seepage.attacks.parts.peeling.loop import Peeling
 from seepage.attacks.parts.peeling.notes import Outcome, describe
-from seepage.attacks.parts.peeling.residual import Residual
+from seepage.attacks.parts.peeling.residual import Residual, delta_rounding
 from seepage.attacks.parts.peeling.signals import BackwardSignals
 from seepage.errors import NotApplicable
 from seepage.types import (
@@ -118,6 +118,7 @@ def peel(
         support=candidates.support.cpu(),
         rows=RowCount(total=len(peeling.active), active=int(peeling.active.sum())),
         label_counts=counts,
+        complete=outcome.complete,
         notes=(*describe(peeling, outcome, exchange, layer, gradient.steps), *label_note),
     )
 
@@ -144,8 +145,7 @@ def _residual(
     if exchange.update.kind is UpdateKind.DELTA and layer.bias is not None:
         model = exchange.broadcast.model
         weight, bias = (model.get_parameter(name).detach() for name in (layer.weight, layer.bias))
-        half_step = torch.finfo(weight.dtype).eps / 2
-        residual.set_rounding(half_step * weight.norm(dim=1), half_step * bias.abs())
+        residual.set_rounding(*delta_rounding(weight, bias))
         if gradient.scale is None:
             residual.factor = -1.0  # the learning rate is unknown, but a step goes downhill
     return residual

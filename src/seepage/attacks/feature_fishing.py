@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from seepage.attacks.fishing import (
     Fishing,
     Hook,
+    Tackle,
     aggregate_note,
     biased_head,
     checked_beta,
@@ -36,6 +37,7 @@ class FeatureFishing(Fishing):
 
     def __init__(
         self,
+        tackle: Tackle,
         *,
         target_class: int,
         theta: float | None,
@@ -43,18 +45,11 @@ class FeatureFishing(Fishing):
         queries: int,
         feature: int | None,
         beta: float,
-        layer: str | None,
-        client: int | None,
-        inner: str,
-        inner_options: Mapping[str, Any] | None,
     ) -> None:
         searching = theta is None and queries > 1
         needed = {Grant.SEVERAL_ROUNDS} if searching else {Grant.AUXILIARY} if theta is None else set()
         super().__init__(
-            layer=layer,
-            client=client,
-            inner=inner,
-            inner_options=inner_options,
+            tackle,
             requires=frozenset(needed),
         )
         self.target_class, self.theta, self.images, self.queries = target_class, theta, images, queries
@@ -191,14 +186,11 @@ def feature_fishing(
     if images < 1 or queries < 1:
         raise SpecError(f"images = {images} and queries = {queries} must both be at least 1.")
     return FeatureFishing(
+        Tackle(layer=layer, client=client, inner=inner, inner_options=inner_options),
         target_class=target_class,
         theta=theta,
         images=images,
         queries=queries,
         feature=feature,
         beta=checked_beta(beta),
-        layer=layer,
-        client=client,
-        inner=inner,
-        inner_options=inner_options,
     )

@@ -46,30 +46,32 @@ class Hook:
     notes: tuple[str, ...] = ()
 
 
-class Fishing(Attack):
-    """Crafts the classification layer only.
+@dataclass(frozen=True, kw_only=True)
+class Tackle:
+    """What every fishing attack is given besides its own settings."""
 
-    layer: the classification layer; found by itself if not given.
-    client: the one client to send crafted models to; None: everybody who is selected.
-    """
+    layer: str | None
+    """The classification layer; found by itself if not given."""
+    client: int | None = None
+    """The one client to send crafted models to; None: everybody who is selected."""
+    inner: str
+    inner_options: Mapping[str, Any] | None
 
-    def __init__(
-        self,
-        *,
-        layer: str | None,
-        client: int | None,
-        inner: str,
-        inner_options: Mapping[str, Any] | None,
-        requires: frozenset[Grant] = frozenset(),
-    ) -> None:
-        if client is not None and client < 0:
+    def __post_init__(self) -> None:
+        if self.client is not None and self.client < 0:
             raise SpecError(
-                f"client = {client} names nobody: give a client number from 0 on, or leave it out."
+                f"client = {self.client} names nobody: give a client number from 0 on, or leave it out."
             )
-        self.layer, self.client = layer, client
-        self.inner = inner_attack(inner, inner_options)
+
+
+class Fishing(Attack):
+    """Crafts the classification layer only."""
+
+    def __init__(self, tackle: Tackle, *, requires: frozenset[Grant] = frozenset()) -> None:
+        self.layer, self.client = tackle.layer, tackle.client
+        self.inner = inner_attack(tackle.inner, tackle.inner_options)
         self.requires = REQUIRED | requires | self.inner.requires
-        if client is not None:
+        if self.client is not None:
             self.requires |= {Grant.TARGET_CLIENT}
 
     @abstractmethod

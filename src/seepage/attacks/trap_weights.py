@@ -25,6 +25,7 @@ from seepage.attacks.parts.crafting.carried import Hiding
 from seepage.attacks.parts.crafting.placement import Placed, place
 from seepage.attacks.parts.crafting.scale_tuning import (
     Trial,
+    default_ladder,
     default_scale,
     effective_dimensions,
     scale_from_examples,
@@ -47,7 +48,7 @@ class TrapCrafter:
 
     scale: float | None
     scale_until: float | None
-    sigma: float
+    sigma: float | None
     layer: str | None
     hidden: bool
     batch_size: int | None
@@ -64,14 +65,14 @@ class TrapCrafter:
             placed.layer.out_features,
             len(placed.carried.where),
             scale=1.0,
-            sigma=self.sigma,
+            sigma=usual_sigma(known) if self.sigma is None else self.sigma,
             generator=generator,
         )
         tried = _trials(history, known, READERS[self.read]) if self._tunes_over_rounds(known) else ()
-        scale, why = self._choose_scale(rows, placed, history, known, tried)
-        spread = rows.scaled(scale, self.scale_until)
+        scale, until, why = self._choose_scale(rows, placed, history, known, tried)
+        spread = rows.scaled(scale, until)
         install(spread, placed.module, placed.carried, Hiding(self.hidden, generator))
-        shown = f"{scale:.4g}" if self.scale_until is None else f"{scale:.4g} to {self.scale_until:.4g}"
+        shown = f"{scale:.4g}" if until is None else f"{scale:.4g} to {until:.4g}"
         notes = (f"Trap weights with scale s = {shown} ({why}).", *([placed.note] if placed.note else []))
         secret = Secret(layer=placed.layer.name, decode=placed.decode, scale=scale, tried=tried, notes=notes)
         return Bait(placed.model, secret)
@@ -90,24 +91,41 @@ class TrapCrafter:
         history: Sequence[Exchange],
         known: Knowledge,
         tried: Sequence[Trial],
-    ) -> tuple[float, str]:
-        """Section 6.2: given, from a public mini-batch, from earlier rounds, or by dimensionality."""
+    ) -> tuple[float, float | None, str]:
+        """Section 6.2: given, from a public mini-batch, from earlier rounds, or by dimensionality.
+
+        Returns the scale, the one it goes to over the rows (None: all rows have the same), and the reason.
+        """
         if self.scale is not None:
-            return self.scale, "as given"
+            return self.scale, self.scale_until, "as given"
         if known.auxiliary is not None and len(known.auxiliary) > 1:
             values = placed.unit_values(known.auxiliary.inputs)
             size = expected_batch(history, known, self.batch_size, min(_USUAL_BATCH, len(values)))
             caught = peelable if self.read == "peel" else lonely
             scale = scale_from_examples(rows, values, batch_size=size, caught=caught)
-            return scale, "tuned on auxiliary examples"
+            return scale, None, "tuned on auxiliary examples"
         counting = effective_dimensions(rows.weight.shape[1], known.input)
-        start = default_scale(counting, distance=_DISTANCE[self.read])
-        if not self._tunes_over_rounds(known):
-            return start, "by the number of input values"
-        if len(tried) < self.tuning_rounds:
-            return scale_from_rounds(tried, start), f"tuned over rounds, trial {len(tried) + 1}"
-        best = max(tried, key=lambda trial: trial.found)
-        return best.scale, "the best of the tuning rounds"
+        if self._tunes_over_rounds(known):
+            if len(tried) < self.tuning_rounds:
+                start = default_scale(counting, distance=_DISTANCE[self.read])
+                return scale_from_rounds(tried, start), None, f"tuned over rounds, trial {len(tried) + 1}"
+            return max(tried, key=lambda trial: trial.found).scale, None, "the best of the tuning rounds"
+        if self.read == "rows" and _statistics_known(known, placed):
+            return default_scale(counting), None, "by the number of input values"
+        return *default_ladder(counting), "a ladder over the rows, by the number of input values"
+
+
+def _statistics_known(known: Knowledge, placed: Placed) -> bool:
+    """Of the values that arrive: the data's published mean and std, or embeddings drawn by the server."""
+    return placed.layer.embedding is not None or known.input.mean is not None
+
+
+def usual_sigma(known: Knowledge) -> float:
+    """.5 (Section 8.1). The difference of two weights has an error of the weights' last digit, divided by the
+    learning rate: small weights, and so the same traps times 2^-6, show 64 times as much of the gradient.
+    """
+    sends_weights = known.local is not None and known.local.algorithm == "fedavg"
+    return 2.0**-7 if sends_weights else 0.5
 
 
 def _trials(history: Sequence[Exchange], known: Knowledge, read: Reader) -> tuple[Trial, ...]:
@@ -128,7 +146,7 @@ def trap_weights(
     *,
     scale: float | None = None,
     scale_until: float | None = None,
-    sigma: float = 0.5,
+    sigma: float | None = None,
     layer: str | None = None,
     hidden: bool = False,
     batch_size: int | None = None,
@@ -141,10 +159,12 @@ def trap_weights(
     neuron (Boenisch et al. 2021).
 
     scale: s of Algorithm 1; by default tuned on auxiliary data if granted, else over `tuning_rounds` rounds
-    (at most 8), else set from the number of input values.
+    (at most 8), else by the number of input values: a ladder of scales over the rows, unless published mean
+    and std show which single one the paper's reading wants.
     scale_until: let s rise from `scale` to this over the rows (not in the paper; with "peel" it reaches dark
     and flat examples that no single s does).
-    sigma: spread of the weights.
+    sigma: spread of the weights; by default .5 as in the paper, and 1/64 of that where clients send weights
+    instead of gradients, whose rounding would hide the small ones.
     layer: dense layer to trap, by default the first; the input is passed through whatever lies before it.
     hidden: make the pass-through look random (Appendix B): permuted, random gains, random unused weights.
     batch_size: examples expected behind an update, for tuning.
@@ -157,7 +177,7 @@ def trap_weights(
         raise SpecError(
             f"scale_until = {scale_until} needs a scale and must lie between it and 1, as in 0.95 and 0.99."
         )
-    if sigma <= 0:
+    if sigma is not None and sigma <= 0:
         raise SpecError(f"sigma must be positive, not {sigma}.")
     if not 1 <= tuning_rounds <= _MOST_TUNING_ROUNDS:
         raise SpecError(f"tuning_rounds must lie between 1 and {_MOST_TUNING_ROUNDS}, not {tuning_rounds}.")

@@ -13,13 +13,15 @@ import torch
 from torch import nn
 
 from seepage.attacks import ATTACKS, Attack
+from seepage.attacks.parts.adaptive.answers import ANSWERS
+from seepage.auditor.promise import known_settings
 from seepage.auditor.spec import AuditSpec, DefenseSpec, ProtocolSpec
 from seepage.defenses import Deployment
 from seepage.errors import SpecError
 from seepage.federation import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
 from seepage.federation.threat import sees_each_update
 from seepage.guardian import ALL_DEFENSES
-from seepage.log import BASELINE, AttackRef
+from seepage.log import ADAPTIVE, BASELINE, AttackRef
 from seepage.metrics import METRICS
 from seepage.registry import lookup, unknown
 from seepage.types import Batch, Defense, Grant, LocalTraining
@@ -107,7 +109,8 @@ def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared
         spec.threat.base, grant=spec.threat.grant, deny=spec.threat.deny, rounds=spec.threat.rounds
     )
     _check_view(threat, spec.protocol)
-    attacks = _attacks(spec, threat)
+    _check_fakes(threat, spec.protocol)
+    attacks = planned_attacks(spec, threat)
     for metric in spec.fail_on:
         lookup(METRICS, metric, "metric in fail_on")
     device = pick_device(spec.device)
@@ -141,8 +144,11 @@ def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared
     return prepared
 
 
-def _attacks(spec: AuditSpec, threat: ThreatModel) -> list[tuple[AttackRef, Attack]]:
-    wanted = [AttackRef(name=a.name, params=a.options) for a in spec.attacks]
+def planned_attacks(spec: AuditSpec, threat: ThreatModel) -> list[tuple[AttackRef, Attack]]:
+    """The baseline, and each attack followed by its adaptive twin where the defenses have an answer."""
+    for defense in spec.defenses:
+        lookup(ALL_DEFENSES, defense.name, "defense")
+    wanted = [ref for a in spec.attacks for ref in _with_twin(AttackRef(name=a.name, params=a.options), spec)]
     if all(ref.name != BASELINE for ref in wanted):
         wanted.append(AttackRef(name=BASELINE))
     wanted.sort(key=lambda ref: ref.name != BASELINE)
@@ -155,6 +161,15 @@ def _attacks(spec: AuditSpec, threat: ThreatModel) -> list[tuple[AttackRef, Atta
             raise SpecError(f"attack '{ref.title}' is listed twice: remove one, or change its settings.")
         attacks.append((ref, attack))
     return attacks
+
+
+def _with_twin(ref: AttackRef, spec: AuditSpec) -> list[AttackRef]:
+    """A heuristic is worth what it stops of an attacker who knows of it."""
+    knows = known_settings(spec.defenses, ANSWERS)
+    if not spec.adaptive or not knows or ref.name in (BASELINE, ADAPTIVE):
+        return [ref]
+    options = {"options": ref.params} if ref.params else {}
+    return [ref, AttackRef(name=ADAPTIVE, params={"attack": ref.name, **options, "knows": knows})]
 
 
 def _defense(wanted: DefenseSpec, seed: int, deployment: Deployment) -> Defense:
@@ -216,6 +231,20 @@ def _check_view(threat: ThreatModel, protocol: ProtocolSpec) -> None:
         raise SpecError(
             f"under the threat model '{threat.name}' the server sees only aggregates, but aggregation = "
             "'per_client' makes none: set aggregation to mean, secure_sum or median."
+        )
+
+
+def _check_fakes(threat: ThreatModel, protocol: ProtocolSpec) -> None:
+    if protocol.fakes and Grant.CRAFT_WEIGHTS not in threat.grants:
+        raise SpecError(
+            f"under the threat model '{threat.name}' the server follows the protocol and adds no fakes: use "
+            "threat = 'malicious_server_secure_aggregation', or remove protocol.fakes."
+        )
+    if protocol.minimum_honest > protocol.clients:
+        raise SpecError(
+            f"clients demand {protocol.minimum_honest} honest contributors, but only {protocol.clients} take "
+            "part, so nobody would ever send anything: raise protocol.clients or lower "
+            "protocol.minimum_honest."
         )
 
 

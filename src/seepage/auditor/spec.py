@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -78,6 +78,10 @@ class ProtocolSpec(_Strict):
     fresh_batches: bool = False
     """Clients draw new examples every round."""
     aggregation: Literal["per_client", "mean", "sum", "secure_sum", "median"] = "per_client"
+    fakes: int = Field(default=0, ge=0)
+    """secure_sum: all-zero contributions that a dishonest server adds to a victim's (Section 10.4)."""
+    minimum_honest: int = Field(default=1, ge=1)
+    """secure_sum: contributors that must prove to each other that they are honest, or nobody sends."""
     partition: Literal["iid", "dirichlet"] = "iid"
     dirichlet_alpha: float = Field(default=0.5, gt=0)
     algorithm: Literal["fedsgd", "fedavg"] = "fedsgd"
@@ -92,6 +96,12 @@ class ProtocolSpec(_Strict):
     batch_norm: Literal["eval", "train"] = "eval"
     send_buffers: bool = False
 
+    @model_validator(mode="after")
+    def _only_in_secure_sums(self) -> Self:
+        if self.aggregation != "secure_sum" and (self.fakes or self.minimum_honest > 1):
+            raise ValueError("fakes and minimum_honest belong to aggregation = 'secure_sum'")
+        return self
+
 
 class AuditSpec(_Strict):
     """One audit: a model, data, a protocol, a server and the attacks it tries."""
@@ -101,6 +111,10 @@ class AuditSpec(_Strict):
     data: DataSpec
     attacks: tuple[AttackSpec, ...] = (AttackSpec(name="analytic_extraction"),)
     defenses: tuple[DefenseSpec, ...] = ()
+    adaptive: bool = True
+    """Run every attack also as a server would that knows these defenses, where there is an answer to one."""
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    """For the epsilon of defenses with differential privacy."""
     threat: ThreatSpec = ThreatSpec()
     protocol: ProtocolSpec = ProtocolSpec()
     seeds: tuple[int, ...] = (0, 1, 2)

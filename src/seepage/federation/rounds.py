@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from seepage.errors import DataError, NotApplicable
 from seepage.federation.aggregation import aggregate
 from seepage.federation.local import trainable
+from seepage.federation.secure import groups_with_fakes, without_fakes
 from seepage.federation.threat import ThreatModel, effective_grants, missing_grants, sees_each_update
 from seepage.types import Batch, Broadcast, Crafted, Exchange, Grant, LocalStep, Update, UpdateKind
 
@@ -54,6 +55,8 @@ def play(
     step: LocalStep,
     threat: ThreatModel,
     aggregation: str = "per_client",
+    fakes: int = 0,
+    minimum_honest: int = 1,
     max_rounds: int = 1,
     server_lr: float = 0.1,
 ) -> Played:
@@ -61,6 +64,7 @@ def play(
 
     craft None: an honest server. It plays all rounds and trains on the model in between, by the protocol's
     aggregate (`per_client` means the mean), whatever the threat model lets anybody see of it.
+    fakes, minimum_honest: how the server gets round a secure sum, and what clients demand; see `secure`.
     """
     grants = effective_grants(threat, aggregation)
     exchanges: list[Exchange] = []
@@ -84,7 +88,8 @@ def play(
         updates = {c: step(broadcast, batches[c]) for c in selected}
         for c in selected:
             _remember(truth.setdefault(c, []), batches[c])
-        exchanges += _view(broadcast, updates, batches, threat, aggregation, grants, crafted)
+        sums = _sums(updates, aggregation, fakes, minimum_honest)
+        exchanges += _view(broadcast, updates, sums, batches, threat, aggregation, grants, crafted)
         number += 1
         if craft is None and number < max_rounds:
             rule = "mean" if aggregation == "per_client" else aggregation
@@ -109,6 +114,7 @@ def _remember(kept: list[Batch], batch: Batch) -> None:
 def _view(
     broadcast: Broadcast,
     updates: dict[int, Update],
+    sums: Callable[[], list[tuple[Update, tuple[int, ...]]]],
     batches: Sequence[Batch],
     threat: ThreatModel,
     aggregation: str,
@@ -133,4 +139,23 @@ def _view(
 
     if sees_each_update(threat, aggregation):
         return [exchange(update, (c,)) for c, update in updates.items()]
-    return [exchange(aggregate(list(updates.values()), aggregation), tuple(updates))]
+    return [exchange(update, clients) for update, clients in sums()]
+
+
+def _sums(
+    updates: dict[int, Update], aggregation: str, fakes: int, minimum_honest: int
+) -> Callable[[], list[tuple[Update, tuple[int, ...]]]]:
+    """Aggregates with the clients in them: one, or as many as fakes let the server ask for."""
+
+    def of(clients: tuple[int, ...]) -> list[Update]:
+        return [updates[c] for c in clients]
+
+    def found() -> list[tuple[Update, tuple[int, ...]]]:
+        if aggregation != "secure_sum":
+            return [(aggregate(list(updates.values()), aggregation), tuple(updates))]
+        groups = groups_with_fakes(tuple(updates), minimum_honest) if fakes else [tuple(updates)]
+        return [
+            (without_fakes(of(group), fakes=fakes, minimum_honest=minimum_honest), group) for group in groups
+        ]
+
+    return found

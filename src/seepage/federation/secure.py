@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from seepage.errors import DataError, NotApplicable
 from seepage.federation.aggregation import aggregate
@@ -53,3 +54,39 @@ def secure_sum(honest: Sequence[Update], *, fakes: int = 0, minimum_honest: int 
         )
     everybody = [*honest, *(zero_fake(honest[0]) for _ in range(fakes))]
     return aggregate(everybody, "secure_sum")
+
+
+def without_fakes(honest: Sequence[Update], *, fakes: int = 0, minimum_honest: int = 1) -> Update:
+    """What a server that added the fakes itself makes of the secure sum: the honest clients' average.
+
+    It knows how many examples its fakes claimed, so it can undo their share.
+
+    >>> from seepage.types import UpdateKind
+    >>> victim = Update(kind=UpdateKind.GRADIENT, tensors={"w": torch.tensor([8.0])}, num_examples=1)
+    >>> without_fakes([victim], fakes=3).tensors["w"].item()
+    8.0
+    """
+    summed = secure_sum(honest, fakes=fakes, minimum_honest=minimum_honest)
+    if fakes == 0:
+        return summed
+    claimed = honest[0].num_examples
+    if summed.num_examples is None or claimed is None:
+        return replace(summed, tensors=_times(summed, (len(honest) + fakes) / len(honest)))
+    own = summed.num_examples - fakes * claimed
+    return replace(summed, tensors=_times(summed, summed.num_examples / own), num_examples=own)
+
+
+def _times(update: Update, factor: float) -> dict[str, Tensor]:
+    return {name: t * factor for name, t in update.tensors.items()}
+
+
+def groups_with_fakes(clients: Sequence[int], minimum_honest: int) -> list[tuple[int, ...]]:
+    """The smallest groups that a server may ask for, each filled up with fakes; nobody is left out.
+
+    >>> groups_with_fakes([0, 1, 2, 3, 4], 2)
+    [(0, 1), (2, 3, 4)]
+    """
+    number = max(1, len(clients) // minimum_honest)
+    starts = [i * minimum_honest for i in range(number)]
+    ends = [*starts[1:], len(clients)]
+    return [tuple(clients[a:b]) for a, b in zip(starts, ends, strict=True)]

@@ -3,21 +3,25 @@
 from seepage.log.impact import Association, ClassLeakage, associations, by_class
 from seepage.log.intervals import Interval, bootstrap
 from seepage.log.record import (
+    ADAPTIVE,
     BASELINE,
     SCHEMA_VERSION,
     AttackRef,
     Cell,
     Cost,
+    DefenseRecord,
     Example,
     Header,
     InputRecord,
     ThreatRecord,
     cell_id,
+    epsilon_text,
 )
-from seepage.log.store import AuditLog, RunFolder, write_atomically
+from seepage.log.store import AuditLog, RunFolder, read_record, write_atomically
 from seepage.log.summary import AttackSummary, summarise
 
 __all__ = [
+    "ADAPTIVE",
     "BASELINE",
     "SCHEMA_VERSION",
     "Association",
@@ -27,6 +31,7 @@ __all__ = [
     "Cell",
     "ClassLeakage",
     "Cost",
+    "DefenseRecord",
     "Example",
     "Header",
     "InputRecord",
@@ -37,6 +42,8 @@ __all__ = [
     "bootstrap",
     "by_class",
     "cell_id",
+    "epsilon_text",
+    "read_record",
     "summarise",
     "write_atomically",
 ]

@@ -20,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field
 SCHEMA_VERSION = 1
 BASELINE = "prior_only"
 """The attack that sees no update. Every score stands beside its score on the same examples."""
+ADAPTIVE = "adaptive"
+"""The attack that stands for another one, by a server that knows the clients' defenses."""
 
 
 class Record(BaseModel):
@@ -53,8 +55,33 @@ class AttackRef(Record):
 
     @property
     def title(self) -> str:
-        inside = ", ".join(f"{k}={v}" for k, v in self.params.items())
-        return f"{self.name}({inside})" if inside else self.name
+        """
+        >>> AttackRef(name="adaptive", params={"attack": "tag", "knows": [{"name": "sign"}]}).title
+        'tag, knowing sign'
+        """
+        if self.name == ADAPTIVE and "attack" in self.params:
+            return f"{self.plain.title}, knowing {_named(self.params.get('knows') or ())}"
+        settings = ", ".join(f"{k}={v}" for k, v in self.params.items() if k != "inside")
+        own = f"{self.name}({settings})" if settings else self.name
+        # A defense with others inside of it: one point of a study.
+        return f"{own} over {_named(self.params['inside'])}" if "inside" in self.params else own
+
+    @property
+    def plain(self) -> AttackRef:
+        """The attack that an adaptive one adapts; any other one is its own."""
+        if self.name != ADAPTIVE or "attack" not in self.params:
+            return self
+        return AttackRef(name=str(self.params["attack"]), params=self.params.get("options") or {})
+
+
+def _named(defenses: Any) -> str:
+    """Defenses as `knows` lists them: names, or tables with a name and settings."""
+    titles = []
+    for one in defenses:
+        table = one if isinstance(one, dict) else {"name": one}
+        settings = {k: v for k, v in table.items() if k != "name"}
+        titles.append(AttackRef(name=str(table.get("name")), params=settings).title)
+    return " and ".join(titles)
 
 
 class InputRecord(Record):
@@ -79,6 +106,64 @@ class ThreatRecord(Record):
     """One sentence: each update, only the secure sum, ..."""
 
 
+class DefenseRecord(Record):
+    """One defense at one strength, and what it promises."""
+
+    defense: AttackRef
+    """Name and settings; `none` for no defense."""
+    description: str
+    guarantee: str
+    """none, heuristic, or formal (DP)."""
+    runs_at: str = ""
+    trusts: str = ""
+    protects: str = ""
+    """The neighbours that epsilon is about: an example, or a whole client."""
+    sigma: float | None = None
+    steps: int | None = None
+    """Releases that use the same example (client)."""
+    uses_per_round: int | None = None
+    sampling_rate: float | None = None
+    accountant: str = ""
+    epsilon: float | None = None
+    delta: float | None = None
+
+    @property
+    def formal(self) -> bool:
+        return self.epsilon is not None
+
+    @property
+    def key(self) -> str:
+        return self.defense.key
+
+    @property
+    def title(self) -> str:
+        return self.defense.title
+
+    @property
+    def promise(self) -> str:
+        """Epsilon with everything it depends on; empty where there is none.
+
+        >>> DefenseRecord(defense=AttackRef(name="dp_sgd"), description="", guarantee="formal (DP)",
+        ...     protects="one example", steps=2, sampling_rate=1.0, epsilon=4.377, delta=1e-5).promise
+        'ε = 4.4 at δ = 1e-05 for one example, 2 releases at sampling rate 1'
+        """
+        if self.epsilon is None or self.steps is None or self.sampling_rate is None:
+            return ""
+        by = f", by {self.accountant}" if self.accountant else ""
+        return (
+            f"ε = {epsilon_text(self.epsilon)} at δ = {self.delta:g} for {self.protects}, {self.steps} "
+            f"release{'s' if self.steps != 1 else ''} at sampling rate {self.sampling_rate:g}{by}"
+        )
+
+
+def epsilon_text(value: float) -> str:
+    """
+    >>> epsilon_text(4.377), epsilon_text(41205.3), epsilon_text(0.1234)
+    ('4.4', '41205', '0.12')
+    """
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
 class Header(Record):
     """Written before the first cell runs."""
 
@@ -92,6 +177,8 @@ class Header(Record):
     attacks: tuple[AttackRef, ...]
     """In the order of the report; the baseline first."""
     threat: ThreatRecord
+    defenses: tuple[DefenseRecord, ...] = ()
+    """Of the clients, the outermost first."""
     input: InputRecord
     model_name: str
     model_parameters: int

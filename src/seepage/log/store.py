@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save
 from seepage.errors import LogError
 from seepage.log.record import SCHEMA_VERSION, Cell, Header
 
+B = TypeVar("B", bound=BaseModel)
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 
@@ -47,7 +48,8 @@ class _Version(BaseModel):
     schema_version: int
 
 
-def _parse(kind: type[BaseModel], path: Path) -> Any:
+def read_record(kind: type[B], path: Path, *, run: str = "audit") -> B:
+    """One JSON file of a run, or a LogError in one sentence. run: what wrote it, for the remedy."""
     try:
         return kind.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -56,11 +58,11 @@ def _parse(kind: type[BaseModel], path: Path) -> Any:
         where = "".join(c if c.isprintable() else " " for c in place)[:80]  # keys come from the file
         raise LogError(
             f"{path.name} in '{path.parent.name}' is not a readable seepage log ({where}: {first['msg']}): "
-            "restore the file or run the audit again into a new folder."
+            f"restore the file or run the {run} again into a new folder."
         ) from None
     except OSError as error:
         raise LogError(
-            f"cannot read '{path}': {error.strerror}; give the folder of a finished audit."
+            f"cannot read '{path}': {error.strerror}; give the folder of a finished {run}."
         ) from None
 
 
@@ -112,14 +114,13 @@ class RunFolder:
             raise LogError(
                 f"'{self.path}' has no log.json: give the folder of an audit (seepage prints it at the end)."
             )
-        written = _parse(_Version, self.header_file).schema_version
+        written = read_record(_Version, self.header_file).schema_version
         if written != SCHEMA_VERSION:
             raise LogError(
                 f"'{self.path}' was written with log schema {written}, this version reads "
                 f"{SCHEMA_VERSION}: install the seepage version named in its log.json."
             )
-        header: Header = _parse(Header, self.header_file)
-        return header
+        return read_record(Header, self.header_file)
 
     def has_cell(self, cell: str) -> bool:
         return self.cell_file(cell).is_file()
@@ -134,7 +135,7 @@ class RunFolder:
         write_atomically(self.cell_file(cell.id), cell.model_dump_json(indent=1).encode())
 
     def read_cell(self, cell: str) -> Cell:
-        result: Cell = _parse(Cell, self.cell_file(cell))
+        result = read_record(Cell, self.cell_file(cell))
         if result.id != cell:
             raise LogError(
                 f"{cell}.json holds the result of another cell, {result.id[:80]!r}: "

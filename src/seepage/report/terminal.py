@@ -21,6 +21,7 @@ ESSENTIALS = {
     "spec_hash",
     "seeds",
     "threat",
+    "defenses",
     "input",
     "model_name",
     "model_parameters",
@@ -47,6 +48,9 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     console.print(badge + Text(printable(ruling.headline), style="bold"), width=width)
     for detail in ruling.details:
         console.print(Text(printable(detail)), width=width)
+    for one in log.header.defenses:
+        promise = f": {one.promise}" if one.promise else ""
+        console.print(Text(printable(f"Defense: {one.title}, {one.guarantee}{promise}.")), width=width)
     console.print()
     table = build_table(log.header, summaries)
     # A narrow terminal gets fewer columns, not truncated ones. Measured without its width: with it, what

@@ -28,7 +28,11 @@ def vantage(log: AuditLog, summary: AttackSummary) -> str:
     rounds = summary.rounds or _whole(protocol(log.header).get("rounds")) or log.header.threat.rounds
     over = f" over {plural(rounds, 'round')}" if rounds > 1 else ""
     kind = _aggregate(log.header)
-    if kind == "secure sum":
+    fakes = _whole(protocol(log.header).get("fakes"))
+    if kind == "secure sum" and fakes:
+        least = _whole(protocol(log.header).get("minimum_honest")) or 1
+        seen = f"secure sums of {plural(least, 'client')} at a time, filled up with fakes{over}"
+    elif kind == "secure sum":
         seen = f"the secure sum of {plural(clients, 'client')}{over}"
     elif kind:
         owners = "1 client's update" if clients == 1 else f"{clients} clients' updates"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from seepage.defenses import DEFENSES
-from seepage.tradeoff.record import PointRecord
+from seepage.guardian import ALL_DEFENSES
+from seepage.log import DefenseRecord, epsilon_text
 from seepage.tradeoff.result import Row, TradeoffResult
 from seepage.tradeoff.spec import NONE
-from seepage.tradeoff.words import accuracy_text, epsilon_text, percent
+from seepage.tradeoff.words import accuracy_text, percent
 
 LITTLE = 0.01
 """Leakage without a defense below this: there is nothing to rank."""
@@ -84,7 +84,7 @@ def _words(row: Row, kept: float, stopped: float) -> str:
     said += f" Proven: ε = {epsilon_text(row.point.epsilon)} for {row.point.protects}"
     if row.bound_training is not None:
         said += f", and at most a chance of {percent(row.bound_training)} to rebuild one over the training"
-    entry = DEFENSES.get(row.point.defense.name)
+    entry = ALL_DEFENSES.get(row.point.defense.name)
     if entry is not None and entry.runs_at == "server":
         said += f", for those who trust {entry.trusts}"
     return said + "."
@@ -120,10 +120,7 @@ def _details(ranking: Sequence[Ranked]) -> Iterator[str]:
     best = ranking[0].row
     yield f"{best.point.title} {ranking[0].words}"
     if best.point.guarantee == "heuristic":
-        yield (
-            "It is heuristic and was attacked only by attacks that do not know of it: this is a lower bound "
-            f"on the leakage, no assurance. An attacker who knows: {_adaptive(best.point.defense.name)}"
-        )
+        yield _how_it_was_attacked(best)
     if not _proven(best):
         proven = [place for place in ranking if _proven(place.row)]
         yield (
@@ -132,6 +129,18 @@ def _details(ranking: Sequence[Ranked]) -> Iterator[str]:
             if proven
             else f"No defense in this study has a proof worth the name (ε up to {WEAK_EPSILON:g})."
         )
+
+
+def _how_it_was_attacked(row: Row) -> str:
+    if row.adapted:
+        return (
+            "It is heuristic. The figures are those of the worst attack, among them attacks by a server that "
+            "knows of it; a cleverer one may get more: this is a lower bound on the leakage, no assurance."
+        )
+    return (
+        "It is heuristic and was attacked only by attacks that do not know of it: this is a lower bound "
+        f"on the leakage, no assurance. An attacker who knows: {_adaptive(row.point.defense.name)}"
+    )
 
 
 def _proven(row: Row) -> bool:
@@ -147,7 +156,14 @@ def _caveats(result: TradeoffResult) -> Iterator[str]:
         "Attacks give a lower bound on the leakage, and only for the rounds that they saw."
     )
     heuristic = [row.point for row in rows if row.point.guarantee == "heuristic"]
-    for name in dict.fromkeys(point.defense.name for point in heuristic if not _needs_noise(point)):
+    adapted = dict.fromkeys(row.point.defense.name for row in rows if row.adapted)
+    if adapted:
+        yield (
+            f"Attacks were also run by a server that knows the defense ({', '.join(adapted)}). Its answers "
+            "are the ones that seepage has; there may be better ones."
+        )
+    names = dict.fromkeys(point.defense.name for point in heuristic if not _needs_noise(point))
+    for name in (name for name in names if name not in adapted):
         yield (
             f"{name} is heuristic, and the attacks here do not know that it is used. An attacker who does: "
             f"{_adaptive(name)}"
@@ -178,20 +194,20 @@ def _caveats(result: TradeoffResult) -> Iterator[str]:
     for row in rows:
         if row.accuracy_note:
             yield f"{row.point.title}: {row.accuracy_note}"
-        for one in row.leaks:
+        for one in (one for pair in row.leaks for one in pair.both):
             if one.status in {"failed", "partial"}:
-                yield f"{row.point.title}, {one.attack.name} ({one.status}): {one.reason}"
+                yield f"{row.point.title}, {one.attack.title} ({one.status}): {one.reason}"
 
 
-def _needs_noise(point: PointRecord) -> bool:
+def _needs_noise(point: DefenseRecord) -> bool:
     """A mechanism whose proof rests on noise that is not there."""
-    entry = DEFENSES.get(point.defense.name)
+    entry = ALL_DEFENSES.get(point.defense.name)
     return entry is not None and entry.guarantee != "heuristic" and not point.formal
 
 
 def _adaptive(name: str) -> str:
     """What an attacker who knows of the defense does; a study may come from a version with other ones."""
-    return DEFENSES[name].adaptive if name in DEFENSES else "not known to this version of seepage."
+    return ALL_DEFENSES[name].adaptive if name in ALL_DEFENSES else "not known to this version of seepage."
 
 
 def _clip(value: float) -> float:

@@ -47,6 +47,12 @@ class Leak(Record):
     leakage: Spread | None = None
     """0: no better than that guess. 1: perfect copies."""
     rounds: int = 0
+    adaptive: Leak | None = None
+    """The same attack by a server that knows the defense; None where there is no answer to it."""
+
+    @property
+    def both(self) -> tuple[Leak, ...]:
+        return (self,) if self.adaptive is None else (self, self.adaptive)
 
 
 def removed_error(scores: Mapping[str, float], guess: Mapping[str, float]) -> float:

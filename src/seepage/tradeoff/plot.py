@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from seepage.log import epsilon_text
 from seepage.tradeoff.result import Row
-from seepage.tradeoff.words import epsilon_text
 
 WIDTH, HEIGHT = 640, 420
 LEFT, RIGHT, TOP, BOTTOM = 90, 600, 44, 356
@@ -82,8 +82,11 @@ def _mark(number: int, row: Row, low: float, high: float, placed: Sequence[Mark]
     to_left = x > (LEFT + RIGHT) / 2
     label_x = x - 12 if to_left else x + 12
     label_y = y - 8
+    step = -LINE / 2
     while any(_overlap(label, label_x, label_y, to_left, other) for other in placed):
-        label_y -= LINE / 2
+        label_y += step
+        if label_y < LINE:  # no room above the picture: start again below the mark
+            label_y, step = y + LINE, LINE / 2
     return Mark(
         number=number,
         x=x,
@@ -94,7 +97,7 @@ def _mark(number: int, row: Row, low: float, high: float, placed: Sequence[Mark]
         label_x=label_x,
         label_y=label_y,
         anchor="end" if to_left else "start",
-        moved=label_y < y - 8,
+        moved=label_y != y - 8,
         front=row.pareto,
         kind="formal" if row.point.formal else row.point.guarantee,
         title=row.point.title,

@@ -10,43 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
-
-from pydantic import ValidationError
+from typing import Any, Literal
 
 from seepage.errors import LogError
-from seepage.log import AttackRef, RunFolder, write_atomically
+from seepage.log import DefenseRecord, RunFolder, read_record, write_atomically
 from seepage.log.record import Record
 
-STUDY_VERSION = 1
-R = TypeVar("R", bound=Record)
-
-
-class PointRecord(Record):
-    """One defense at one strength, and what it promises."""
-
-    defense: AttackRef
-    """Name and settings; `none` for no defense."""
-    description: str
-    guarantee: str
-    """none, heuristic, or formal (DP)."""
-    formal: bool = False
-    protects: str = ""
-    """The neighbours that epsilon is about: an example, or a whole client."""
-    sigma: float | None = None
-    steps: int | None = None
-    """Releases that use the same example (client) in the whole training, at sampling rate 1."""
-    uses_per_round: int | None = None
-    epsilon: float | None = None
-    delta: float | None = None
-
-    @property
-    def key(self) -> str:
-        return self.defense.key
-
-    @property
-    def title(self) -> str:
-        return self.defense.title
+STUDY_VERSION = 2
 
 
 class StudyHeader(Record):
@@ -57,7 +27,7 @@ class StudyHeader(Record):
     created: str
     spec: dict[str, Any]
     fingerprint: str
-    points: tuple[PointRecord, ...]
+    points: tuple[DefenseRecord, ...]
     seeds: tuple[int, ...]
     training_seeds: tuple[int, ...]
     model_name: str
@@ -111,7 +81,7 @@ class StudyFolder:
         return header
 
     def read_header(self) -> StudyHeader:
-        return _parse(StudyHeader, self.header_file)
+        return read_record(StudyHeader, self.header_file, run="study")
 
     def write_training(self, cell: TrainingCell) -> None:
         write_atomically(self.training_file(cell.point, cell.seed), cell.model_dump_json(indent=1).encode())
@@ -121,24 +91,10 @@ class StudyFolder:
         file = self.training_file(key, seed)
         if not file.is_file():
             return None
-        cell = _parse(TrainingCell, file)
+        cell = read_record(TrainingCell, file, run="study")
         if (cell.point, cell.seed) != (key, seed):
             raise LogError(f"'{file.name}' holds the result of another training: delete it and resume.")
         return cell
-
-
-def _parse(kind: type[R], file: Path) -> R:
-    try:
-        return kind.model_validate_json(file.read_bytes())
-    except ValidationError:
-        raise LogError(
-            f"'{file.name}' in '{file.parent.name}' is not readable by this version of seepage: restore the "
-            "file, or run the study again into a new folder."
-        ) from None
-    except OSError as error:
-        raise LogError(
-            f"cannot read '{file}': {error.strerror}; give the folder of a tradeoff study."
-        ) from None
 
 
 def _plain(key: str) -> str:

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seepage.log import BASELINE, AuditLog
+from seepage.log import ADAPTIVE, BASELINE, AuditLog, DefenseRecord
 from seepage.log.record import Record
 from seepage.tradeoff.leakage import Leak, Spread, leak
-from seepage.tradeoff.record import PointRecord, StudyFolder, StudyHeader
+from seepage.tradeoff.record import StudyFolder, StudyHeader
 from seepage.tradeoff.robustness import reconstruction_bound
 
 
 class Row(Record):
     """One defense at one strength: its price, what still leaked and what theory allows."""
 
-    point: PointRecord
+    point: DefenseRecord
     accuracy: Spread | None
     accuracy_note: str = ""
     leaks: tuple[Leak, ...]
     worst: str = ""
-    """The attack that leaked most."""
+    """The attack that leaked most, adaptive ones included."""
     leakage: float | None = None
     """The worst attack's share of the guess's error removed; None: not known yet."""
     exact: float | None = None
@@ -32,6 +32,11 @@ class Row(Record):
     bound_training: float | None = None
     """The same for the whole training."""
     pareto: bool = False
+
+    @property
+    def adapted(self) -> bool:
+        """Attackers who know the defense were among the attacks."""
+        return any(one.adaptive is not None for one in self.leaks)
 
 
 @dataclass(frozen=True)
@@ -93,18 +98,15 @@ def pareto_front(points: Sequence[tuple[float | None, float | None]]) -> list[bo
     return [point is not None and not beaten(point) for point in known]
 
 
-def _row(folder: StudyFolder, header: StudyHeader, point: PointRecord, log: AuditLog) -> Row:
+def _row(folder: StudyFolder, header: StudyHeader, point: DefenseRecord, log: AuditLog) -> Row:
     trainings = [folder.read_training(point.key, seed) for seed in header.training_seeds]
     finished = [cell for cell in trainings if cell is not None]
     reached = [cell.accuracy for cell in finished if cell.accuracy is not None]
-    leaks = tuple(
-        leak(ref, log.cells_where(lambda c, ref=ref: c.attack == ref), len(header.seeds))  # type: ignore[misc]
-        for ref in log.header.attacks
-        if ref.name != BASELINE
-    )
-    measured = [(one.leakage.mean, one.attack.title) for one in leaks if one.leakage is not None]
+    leaks = _leaks(log, len(header.seeds))
+    every = [one for pair in leaks for one in pair.both]
+    measured = [(one.leakage.mean, _short_title(one)) for one in every if one.leakage is not None]
     leakage, worst = max(measured) if measured else (None, "")
-    seen = max((one.rounds for one in leaks), default=0)
+    seen = max((one.rounds for one in every), default=0)
     return Row(
         point=point,
         accuracy=Spread.of(reached) if reached else None,
@@ -112,13 +114,34 @@ def _row(folder: StudyFolder, header: StudyHeader, point: PointRecord, log: Audi
         leaks=leaks,
         worst=worst,
         leakage=leakage,
-        exact=max((one.exact.mean for one in leaks if one.exact is not None), default=None),
+        exact=max((one.exact.mean for one in every if one.exact is not None), default=None),
         bound_seen=_bound(header, point, seen * (point.uses_per_round or 1)),
         bound_training=_bound(header, point, point.steps or 0),
     )
 
 
-def _bound(header: StudyHeader, point: PointRecord, steps: int) -> float | None:
+def _short_title(one: Leak) -> str:
+    """The row names the defense already."""
+    known = ", knowing the defense" if one.attack.name == ADAPTIVE else ""
+    return f"{one.attack.plain.title}{known}"
+
+
+def _leaks(log: AuditLog, seeds: int) -> tuple[Leak, ...]:
+    """One for each attack of the spec, with its adaptive twin."""
+    found: dict[str, Leak] = {}
+    for ref in log.header.attacks:
+        if ref.name == BASELINE:
+            continue
+        one = leak(ref, log.cells_where(lambda c, ref=ref: c.attack == ref), seeds)  # type: ignore[misc]
+        plain = ref.plain.key
+        if ref.name == ADAPTIVE and plain in found:
+            found[plain] = found[plain].model_copy(update={"adaptive": one})
+        else:
+            found[ref.key] = one
+    return tuple(found.values())
+
+
+def _bound(header: StudyHeader, point: DefenseRecord, steps: int) -> float | None:
     """For single examples only: a client's noise says nothing about which of its examples is rebuilt."""
     if point.sigma is None or point.protects != "one example" or steps == 0:
         return None

@@ -11,13 +11,15 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from seepage.auditor.spec import AuditSpec, DefenseSpec, explain, read_toml
-from seepage.defenses import DEFENSES
 from seepage.errors import SpecError
+from seepage.guardian import ALL_DEFENSES
 from seepage.log import AttackRef
 from seepage.registry import lookup
 
 NONE = "none"
 """The point without a defense: always there, for every price is relative to it."""
+INSIDE = "inside"
+"""The setting that combines defenses: `{name = "gaussian_noise", sigma = 0.01, inside = ["clipping"]}`."""
 
 
 class TrainingSpec(BaseModel):
@@ -39,8 +41,6 @@ class TradeoffSpec(AuditSpec):
     """An audit with several defenses to choose from; a list as a setting means one point for each value."""
 
     training: TrainingSpec = TrainingSpec()
-    delta: float = Field(default=1e-5, gt=0, lt=1)
-    """For the epsilon of the points with differential privacy."""
     prior_success: float = Field(default=0.01, gt=0, lt=1)
     """kappa: the chance that a server rebuilds an example without any update, for the theoretical bound."""
 
@@ -84,17 +84,30 @@ class TradeoffSpec(AuditSpec):
     def audit(self, point: AttackRef) -> AuditSpec:
         """The audit of one point."""
         shared = {name: getattr(self, name) for name in AuditSpec.model_fields}
-        chosen = () if point.name == NONE else (DefenseSpec(name=point.name, options=point.params),)
+        chosen = () if point.name == NONE else _together(point)
         title = f"{self.title or f'{self.model.name} on {self.data.name}'}, defense: {point.title}"
         return AuditSpec(**{**shared, "defenses": chosen, "title": title})
 
 
+def _together(point: AttackRef) -> tuple[DefenseSpec, ...]:
+    """The point's defense, and whatever is inside of it."""
+    settings = dict(point.params)
+    inside = settings.pop(INSIDE, [])
+    return (
+        DefenseSpec(name=point.name, options=settings),
+        *(DefenseSpec.model_validate(one) for one in inside),
+    )
+
+
 def _strengths(defense: DefenseSpec) -> list[AttackRef]:
-    """The product of all settings that are given as lists."""
-    parameters = inspect.signature(lookup(DEFENSES, defense.name, "defense").build).parameters
+    """The product of all settings that are given as lists; `inside` lists other defenses."""
+    parameters = inspect.signature(lookup(ALL_DEFENSES, defense.name, "defense").build).parameters
     choices: dict[str, list[Any]] = {}
     for name, value in defense.options.items():
         # A setting that is itself a list (the layers to share) needs a list of lists to mean strengths.
+        if name == INSIDE:
+            choices[name] = [value if isinstance(value, list) else [value]]
+            continue
         listed = name in parameters and "Sequence" in str(parameters[name].annotation)
         several = isinstance(value, list) and (not listed or any(isinstance(v, list) for v in value))
         if several and not value:

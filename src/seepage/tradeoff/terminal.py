@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from seepage.log import epsilon_text
 from seepage.tradeoff.advice import advise
 from seepage.tradeoff.result import Row, TradeoffResult
 from seepage.tradeoff.words import (
     DASH,
     accuracy_text,
-    epsilon_text,
     percent,
     printable,
 )

@@ -6,7 +6,6 @@ import math
 import unicodedata
 
 from seepage.tradeoff.leakage import Leak, Spread
-from seepage.tradeoff.record import PointRecord
 
 DASH = "–"
 SPACE = "\N{NO-BREAK SPACE}"
@@ -62,24 +61,6 @@ def leak_text(leak: Leak) -> str:
     if leak.main is None:
         return leak.status.replace("_", " ")
     return f"{leak.exact_count} of {leak.examples} exact"
-
-
-def epsilon_text(value: float) -> str:
-    """
-    >>> epsilon_text(4.377), epsilon_text(41205.3), epsilon_text(0.1234)
-    ('4.4', '41205', '0.12')
-    """
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
-
-
-def promise_text(point: PointRecord) -> str:
-    """Epsilon with everything it depends on; empty where there is none."""
-    if point.epsilon is None or point.steps is None:
-        return ""
-    return (
-        f"ε = {epsilon_text(point.epsilon)} at δ = {point.delta:g} for {point.protects}, "
-        f"{point.steps} release{'s' if point.steps != 1 else ''} at sampling rate 1"
-    )
 
 
 def printable(text: str) -> str:

@@ -64,6 +64,21 @@ def test_the_inner_attack_reads_the_pictures_themselves() -> None:
     assert gaps.amin(dim=0).max() < 1e-3  # every image, pixel by pixel
 
 
+@pytest.mark.parametrize("n", [32, 256])
+def test_a_fished_gradient_goes_back_through_the_layers_in_closed_form(n: int) -> None:
+    """R-GAP takes one example; behind fishing it gets one out of any batch, in single precision too."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 12, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(12 * 64, 10))
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    batch, attack = images(n, labels=None), one_shot_binary_fishing(inner="recursive_inversion")
+    _, played = fish(attack, model, [batch], known_to())
+    found = attack.run(played.exchanges, known_to())
+    assert found.claimed is not None and found.claimed.tolist() == [True]
+    error = (found.values - batch.inputs).abs().flatten(1).amax(dim=1)
+    assert float(error.min()) < 1e-2 < float(error.topk(2, largest=False).values[1])
+
+
 def test_an_isolated_gradient_is_minus_the_gradient_of_the_score() -> None:
     """Equal in length too, not only in direction: -grad(w.f), with w read off the returned model."""
     batch, model = images(6), dense_net()
@@ -140,6 +155,7 @@ def test_a_securely_summed_round_of_eight_clients_is_one_large_batch() -> None:
     catch, _ = fish(binary_fishing(), dense_net(), batches, known, aggregation="secure_sum")
     assert recovered(catch, Batch.concat(batches), 0.99) == set(range(32))
     assert "8 clients and fished it like one large batch of 32" in catch.notes[0]
+    assert "aggregation, secure or not, did not protect single examples" in catch.notes[0]
 
 
 def test_one_client_of_several_is_followed_or_chosen() -> None:

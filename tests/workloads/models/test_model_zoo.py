@@ -54,6 +54,7 @@ def num_parameters(model: nn.Module) -> int:
         # Layer by layer from the papers' tables:
         ("fcnn", image_spec(1, 28), {}, 785_000 + 3_003_000 + 9_003_000 + 6_002_000 + 2_001_000 + 10_010),
         ("vgg_like", image_spec(), {}, 3_584 + 295_168 + 1_180_160 + 524_289_000 + 10_010),
+        ("efficientnet_lite0", image_spec(3, 224, 1000), {}, 4_652_008),  # the published checkpoint
         ("lenet_zhu", image_spec(classes=100), {}, 912 + 2 * 3_612 + 76_900),
         (
             "convnet",
@@ -95,7 +96,7 @@ def test_every_relu_is_its_own_module_and_nothing_is_in_place(name: str) -> None
     modality = sorted(entry.modalities)[0]
     spec = SPECS[modality]
     model = entry.build(spec, **SMALL.get(name, {})).eval()
-    calls = {m: 0 for m in model.modules() if isinstance(m, nn.ReLU | nn.Sigmoid | nn.GELU)}
+    calls = {m: 0 for m in model.modules() if isinstance(m, nn.ReLU | nn.ReLU6 | nn.Sigmoid | nn.GELU)}
     assert calls and not any(getattr(m, "inplace", False) for m in calls)
     for module in calls:
         module.register_forward_hook(lambda m, _inputs, _output: calls.__setitem__(m, calls[m] + 1))

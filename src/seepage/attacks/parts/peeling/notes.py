@@ -10,6 +10,7 @@ from torch import Tensor
 from seepage.attacks.parts.layers import LinearLayer
 from seepage.attacks.parts.peeling.codes import NumberCode, TokenCode
 from seepage.attacks.parts.peeling.loop import Peeling
+from seepage.attacks.parts.peeling.sparse import MOST_UNKNOWN
 from seepage.types import Exchange, UpdateKind
 
 NOISE = 10.0
@@ -77,13 +78,14 @@ def describe(
             "plain readings are given as approximations, none is claimed to be exact.",
         )
     if len(peeling.found) == 0:
-        return (*notes, *_nothing(peeling, exchange, layer, rows, steps))
+        return (*notes, *_nothing(peeling, exchange, layer, rows, steps), *_rounding(peeling, exchange))
     return (
         *notes,
         *_progress(peeling),
         *_certificates(peeling, outcome),
         *_scale(peeling, exchange),
         *_rest(peeling, outcome, exchange, rows),
+        *([] if outcome.complete else (*_tangled(peeling), *_rounding(peeling, exchange))),
     )
 
 
@@ -106,7 +108,30 @@ def _nothing(
             "Either no neuron is activated by one example alone, or the update was changed on its way "
             "(noise, pruning, batch statistics)."
         )
+        notes += _tangled(peeling)
     return notes
+
+
+def _tangled(peeling: Peeling) -> list[str]:
+    """Why examples without a neuron of their own were not told apart."""
+    if not peeling.tangled:
+        return []
+    return [
+        "What is left could not be unmixed by its column space either: that takes at most "
+        f"{MOST_UNKNOWN} unknown examples, fewer than the layer reads values and half as many as it has "
+        "active neurons, and signals of which many are zero."
+    ]
+
+
+def _rounding(peeling: Peeling, exchange: Exchange) -> list[str]:
+    """Of weight deltas, where it is what stops the peeling."""
+    if exchange.update.kind is not UpdateKind.DELTA or not peeling.noisy:
+        return []
+    return [
+        f"The update is a difference of weights, rounded to their last digit: in {peeling.noisy} of "
+        f"{int(peeling.active.sum())} active rows that is more than 1% of the gradient, too much to read. "
+        "Smaller weights or a larger learning rate would leave less."
+    ]
 
 
 def _narrow(rows: int, n: int) -> str:

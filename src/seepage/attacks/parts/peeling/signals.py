@@ -14,13 +14,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.certify import predicted_bias_gradients
+from seepage.attacks.parts.certify import CHUNK, predicted_bias_gradients
 from seepage.attacks.parts.layers import LinearLayer, dummy_inputs
 from seepage.federation import LOSSES, training_mode
 from seepage.types import InputSpec
-
-_CHUNK = 256
-"""Candidates a pass: bounds the activations that are kept for the way back."""
 
 
 class BackwardSignals:
@@ -50,7 +47,7 @@ class BackwardSignals:
     def at_one_row(self, features: Tensor, rows: Tensor) -> Tensor:
         """(k, labels): the signal of candidate j at row rows[j], for every label it may have."""
         parts = []
-        for h, i in zip(features.split(_CHUNK), rows.split(_CHUNK), strict=True):
+        for h, i in zip(features.split(CHUNK), rows.split(CHUNK), strict=True):
             with self._fed(h):
                 parts.append(
                     predicted_bias_gradients(self.model, self.layer, self._dummy(len(h)), i, loss=self.loss)
@@ -61,7 +58,7 @@ class BackwardSignals:
         """(k, N): the signal of each candidate with its label at every row; one pass there and back."""
         parts = []
         with training_mode(self.model, False):
-            for h, y in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
+            for h, y in zip(features.split(CHUNK), labels.split(CHUNK), strict=True):
                 parts.append(self._backward(h, y))
         return torch.cat(parts) if parts else features.new_zeros(0, self.rows)
 
@@ -102,7 +99,7 @@ def layer_reads(model: nn.Module, layer: LinearLayer, inputs: Tensor) -> Tensor:
     handle = module.register_forward_pre_hook(lambda _module, args: seen.append(args[0].detach().flatten(1)))
     try:
         with torch.no_grad(), training_mode(model, False):
-            for chunk in inputs.split(_CHUNK):
+            for chunk in inputs.split(CHUNK):
                 model(chunk)
     finally:
         handle.remove()

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MOST_UNKNOWN = 32
-"""Rank up to which the search is tried: with half of the neurons active it rarely ends well beyond."""
+MOST_UNKNOWN = 48
+"""Rank up to which the search is tried. With half of 1000 neurons active it succeeds for 48 (7 s on one core)
+and fails for 64."""
 _GAP = 30.0
 """Factor between the last singular value of the examples and the first one of the rounding."""
 _ITERATIONS = 40

@@ -1,0 +1,145 @@
+"""Any attack, by a server that knows which defense its clients use (and its settings: they are public).
+
+Before the attack runs, the defense is undone as far as it can be; attacks that match updates compare only
+what the defense left. A heuristic defense is worth what it stops of this, not what it does to attacks that do
+not expect it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from seepage.attacks.base import Attack
+from seepage.attacks.gradient_inversion import GradientInversion
+from seepage.attacks.parts.adaptive.answers import ANSWERS, Answer
+from seepage.attacks.parts.adaptive.spoiled import next_best
+from seepage.attacks.parts.layers import trace_linear_layers
+from seepage.errors import SpecError
+from seepage.registry import lookup, unknown
+from seepage.types import Crafted, Exchange, Knowledge, Reconstruction
+
+Known = tuple[Answer, Mapping[str, Any]]
+"""An answer with the defense's settings."""
+Build = Callable[[str | None], Attack]
+
+READ_ONE_LAYER = frozenset(
+    {"analytic_extraction", "exact_extraction", "trap_weights", "quantile_traps", "imprint"}
+)
+"""Attacks whose setting `layer` names the dense layer that is read."""
+
+
+class Adaptive(Attack):
+    """Runs an attack on updates from which the known defenses were removed, the outermost first.
+
+    build: makes the attack, told which layer to read, or None for its own choice.
+    """
+
+    def __init__(self, build: Build, answers: Sequence[Known]) -> None:
+        self.answers = tuple(answers)
+        self.build = build
+        self.inner = self._built(None)
+        self.requires = self.inner.requires
+        self._restored: list[tuple[Exchange, Exchange, tuple[str, ...]]] = []
+
+    def check(self, model: nn.Module, known: Knowledge) -> None:
+        self._attack(model, known)[0].check(model, known)
+
+    def craft(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge) -> Crafted | None:
+        if not history:
+            self._restored.clear()
+        attack, _ = self._attack(model, known)
+        return attack.craft(model, [self._restore(e, known)[0] for e in history], known)
+
+    def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
+        restored = [self._restore(e, known) for e in exchanges]
+        self._restored.clear()
+        attack, moved = self._attack(exchanges[0].broadcast.model, known)
+        notes = dict.fromkeys((*moved, *(note for _, told in restored for note in told)))
+        return attack.reconstruct([e for e, _ in restored], known).with_notes(*notes)
+
+    def _attack(self, model: nn.Module, known: Knowledge) -> tuple[Attack, tuple[str, ...]]:
+        """The attack, sent to another layer where the usual one says nothing."""
+        layers = trace_linear_layers(model, known.input)
+        spoiled = {name for answer, settings in self.answers for name in answer.spoiled(layers, settings)}
+        layer = next_best(layers, spoiled)
+        if layer is None:
+            return self.inner, ()
+        return self._built(layer), (
+            f"Knowing the defense: layer '{layer}' is read where one can be chosen, for what comes before is "
+            "not sent.",
+        )
+
+    def _built(self, layer: str | None) -> Attack:
+        return _matching_what_was_sent(self.build(layer), [answer for answer, _ in self.answers])
+
+    def _restore(self, exchange: Exchange, known: Knowledge) -> tuple[Exchange, tuple[str, ...]]:
+        """Once for each exchange: a search over rounds sees its history again and again."""
+        for seen, done, notes in self._restored:
+            if seen is exchange:
+                return done, notes
+        restored, told = exchange, tuple[str, ...]()
+        for answer, settings in self.answers:
+            tensors, notes = answer.restore(restored, known, settings)
+            update = replace(restored.update, tensors={**restored.update.tensors, **tensors})
+            restored, told = replace(restored, update=update), (*told, *notes)
+        self._restored.append((exchange, restored, told))
+        return restored, told
+
+
+def _matching_what_was_sent(attack: Attack, answers: Sequence[Answer]) -> Attack:
+    """Give every search inside the attack the distances that the answers ask for."""
+    if isinstance(attack, GradientInversion):
+        distance = attack.distance
+        for answer in answers:
+            distance = answer.distance(distance)
+        return replace(attack, distance=distance)
+    within = getattr(attack, "inner", None)
+    if isinstance(within, Attack):
+        attack.inner = _matching_what_was_sent(within, answers)  # type: ignore[attr-defined]
+    return attack
+
+
+def adaptive(
+    *,
+    attack: str = "analytic_extraction",
+    options: Mapping[str, Any] | None = None,
+    knows: Sequence[str | Mapping[str, Any]] = (),
+) -> Adaptive:
+    """Any other attack, by a server that knows the clients' defense and undoes what can be undone of it.
+
+    attack, options: the attack that is adapted, and its settings.
+    knows: the defenses, the outermost first, by name or as {name = "clipping", norm = 0.1}. An audit with
+    defenses adds adapted attacks by itself.
+
+    >>> adaptive(attack="exact_extraction", knows=["pruning"]).active
+    False
+    """
+    from seepage.attacks import ATTACKS  # here: the registry holds this attack itself
+
+    if attack == "adaptive":
+        raise SpecError("an adaptive attack cannot be adapted again: name the attack inside it.")
+    factory = lookup(ATTACKS, attack, "attack")
+    fishes = "inner" in inspect.signature(factory).parameters
+
+    def build(layer: str | None) -> Attack:
+        chosen = dict(options or {})
+        if layer is not None and attack in READ_ONE_LAYER:
+            chosen.setdefault("layer", layer)
+        if layer is not None and fishes and chosen.get("inner", "analytic_extraction") in READ_ONE_LAYER:
+            chosen["inner_options"] = {"layer": layer, **(chosen.get("inner_options") or {})}
+        return factory(**chosen)
+
+    return Adaptive(build, [_answer(defense) for defense in knows])
+
+
+def _answer(defense: str | Mapping[str, Any]) -> Known:
+    settings = {"name": defense} if isinstance(defense, str) else dict(defense)
+    name = str(settings.pop("name", ""))
+    if name not in ANSWERS:
+        raise SpecError(unknown("defense that an attack can adapt to", name, ANSWERS))
+    return ANSWERS[name], settings

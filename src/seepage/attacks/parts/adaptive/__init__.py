@@ -1,0 +1,1 @@
+"""What an attacker does who knows which defense the clients use."""

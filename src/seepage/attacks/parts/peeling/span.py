@@ -1,0 +1,70 @@
+"""Whether a backward signal can be in the gradient at all: the span check.
+
+The gradient of n examples is A = [G_w | G_b] = D^T [X | 1], so its column space is spanned by the examples'
+own backward signals, as long as the layer reads more values than there are examples. The signal d(x, y) of a
+true example lies in that space at *every* neuron; that of a mixture, which the model bends at each ReLU, does not.
+This needs no batch size, no alphabet and no value range (SPEAR, Dimitrov et al. 2024, filters by it as well).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.parts.peeling.residual import Found, Residual
+
+_MOST_ROWS = 1024
+_SPARE = 4
+"""Rows beyond the rank: with fewer equations left, a mixture could fit them."""
+_NOISE = 5.0
+"""Singular values below this many times the rounding's largest one are rounding."""
+_OUTSIDE = 1e-2
+"""Share of a signal that may lie outside; a mixture has 0.1 and more outside."""
+_FAINT = 100.0
+"""An example whose contribution is below this many times the rounding leaves no direction to compare with."""
+
+
+class SignalSpan:
+    """The column space of a gradient, from as many rows as are needed.
+
+    >>> from seepage.attacks.parts.gradients import LayerGradient
+    >>> _ = torch.manual_seed(0)
+    >>> x, d = torch.rand(3, 20), torch.randn(3, 60) * (torch.rand(3, 60) < 0.5)
+    >>> gradient = LayerGradient(d.T @ x, d.sum(0), scale=1.0, steps=1)
+    >>> span = SignalSpan(Residual(gradient), torch.arange(60))
+    >>> span.rank, span.refutes(torch.cat([d, d[:1] * (d[1:2] != 0)]), x[[0, 1, 2, 0]]).tolist()
+    (3, [False, False, False, True])
+    """
+
+    def __init__(self, residual: Residual, active: Tensor) -> None:
+        step = -(-len(active) // _MOST_ROWS) if len(active) else 1
+        self.index = active[::step]
+        nothing = Found.none(len(residual.bias), residual.weight.shape[1], residual.weight)
+        weight = residual.weights(self.index, nothing)
+        bias = residual.biases(self.index, nothing)
+        gram = weight.new_zeros(len(self.index), len(self.index), dtype=torch.float64)
+        for columns in (*weight.split(1024, dim=1), bias.unsqueeze(1)):
+            wide = columns.double()
+            gram.addmm_(wide, wide.T)
+        values, vectors = torch.linalg.eigh(gram)
+        sizes = values.clamp_min(0).sqrt()
+        rows, columns_ = weight.shape
+        typical = residual.noise(self.index, nothing)[1].double().square().mean().div(columns_).sqrt()
+        self.noise = float(_NOISE * typical * (rows**0.5 + columns_**0.5))
+        kept = sizes > self.noise
+        self.rank = int(kept.sum())
+        """Examples that the gradient shows, or 0 where it holds too many to tell."""
+        if self.rank >= min(columns_ + 1, rows - _SPARE):
+            self.rank = 0
+        self.basis = vectors[:, kept] if self.rank else None
+
+    def refutes(self, signals: Tensor, features: Tensor) -> Tensor:
+        """(k,) bool: signals (k, N) of candidates (k, m) that are not in the gradient; False: may be."""
+        if self.basis is None:
+            return torch.zeros(len(signals), dtype=torch.bool, device=signals.device)
+        d = signals[:, self.index].double()
+        size = d.norm(dim=1)
+        outside = (d - (d @ self.basis) @ self.basis.T).norm(dim=1)
+        faint = size * features.double().norm(dim=1) <= _FAINT * self.noise
+        refuted: Tensor = (outside > _OUTSIDE * size) & ~faint
+        return refuted
