@@ -176,7 +176,7 @@ def test_pictures_are_ranked_from_the_best_to_the_worst():
 def test_a_batch_is_recovered_unevenly_and_drawn(tmp_path, monkeypatch, photos):
     monkeypatch.setattr(geiping2020_batch, "SOURCES", PHOTOS)
     tiny = Shape(width=2, depth=1, strided=1)
-    table = geiping2020_batch.run(seeds=1, out=tmp_path, quiet=True, budgets={2: 2, 3: 2}, network=tiny)
+    table = geiping2020_batch.run(seeds=1, out=tmp_path, quiet=True, budgets={2: 2, 3: 2}, networks=[tiny])
     assert [row.label for row in table.rows] == ["2 pictures", "3 pictures"]
     for row in table.rows:
         means = [row.figures[name].mean for name in ("best", "upper tenth", "median", "worst")]
@@ -185,7 +185,7 @@ def test_a_batch_is_recovered_unevenly_and_drawn(tmp_path, monkeypatch, photos):
     three = table.rows[1].figures
     assert three["recovered"].mean == pytest.approx(3 * three["above grey"].mean)
     for size in (2, 3):
-        path = tmp_path / f"batch-of-{size}.png"
+        path = tmp_path / f"batch-of-{size}-depth-1-width-2.png"
         assert path.read_bytes()[:4] == b"\x89PNG"
         assert any(str(path) in note for note in table.notes)
 
@@ -225,7 +225,11 @@ def test_local_steps_protect_where_nothing_is_above_grey():
         row("g", "5 local steps", PSNR=13, grey=12),
         row("g", "10 local steps", PSNR=12.9, grey=12),
     )
-    assert list(geiping2020_multi_step.claims(rows).values()) == [True, False]
+    assert geiping2020_multi_step.claims(rows) == {
+        "several local steps do not protect": True,
+        "nor with g, 10 local steps": False,
+    }
+    assert geiping2020_multi_step.claims(rows[:2]) == {"several local steps do not protect": True}
 
 
 def test_a_batch_is_uneven_where_its_best_tenth_is_above_its_median():

@@ -240,6 +240,13 @@ def test_one_batch_is_said_to_say_nothing_about_others(new_log):
     assert "There was only one batch" not in render_html(two)
 
 
+def test_a_certificate_of_completeness_is_shown_where_there_is_one(new_log):
+    builder = new_log(seeds=(0, 1))
+    builder.add_images("peel", [100.0], seed=0, complete=True).add_images("peel", [100.0], seed=1)
+    assert "In 1 of 2 runs the attack certifies" in render_html(builder.build())
+    assert "certifies" not in render_html(new_log().add_images("peel", [100.0]).build())
+
+
 def test_an_empty_run_and_a_run_without_tensors_render(new_log):
     assert "Nothing measured" in Page(render_html(new_log().plan("a").build())).text
     bare = new_log().add_images("a", [9.0], arrays=None).build()

@@ -169,6 +169,7 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
         candidates=len(result),
         claims=scored.claims,
         claims_right=scored.claims_right,
+        complete=result.complete,
         label_counts=None if counts is None else tuple(int(c) for c in counts),
         true_label_counts=tuple(int(c) for c in scored.true_label_counts),
         knowledge=_knowledge_in_words(prepared, ref, known),

@@ -58,8 +58,8 @@ class Measured:
     held_out: Sequence[Scored]
     crafted: Sequence[Scored]
     trainings: Sequence[Scored]
-    held_out_trainings: Sequence[Scored]
     interrupted: Sequence[Scored]
+    """Held-out honest trainings, and crafted models (with a family) in the middle of each."""
 
 
 def _only(limit: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
@@ -97,7 +97,7 @@ def detection(
 def in_the_middle(interrupted: Sequence[Scored], limit: Mapping[str, float]) -> list[dict[str, Any]]:
     """What the comparison with earlier rounds alone detects of crafted models in the middle of a training."""
     table = []
-    for family in sorted({c.family for c in interrupted}):
+    for family in sorted({c.family for c in interrupted if c.family}):
         chosen = [c for c in interrupted if c.family == family]
         rates = {n: round(alarm_share(chosen, _only(limit, [n])), 4) for n in HISTORY_DETECTORS}
         either = round(alarm_share(chosen, _only(limit, HISTORY_DETECTORS)), 4)
@@ -137,13 +137,14 @@ def summarise(measured: Measured) -> dict[str, Any]:
         trap |= trap_limits(honest, suspicious)
         chosen[what] = {"margins": margins, "left out accused": round(left_out_share(honest, margins), 4)}
     alarms = {g: false_alarms(measured.held_out, _only(limit, names)) for g, names in GROUPS.items()}
-    alarms["rounds"] = false_alarms(measured.held_out_trainings, _only(limit, HISTORY_DETECTORS))
+    undisturbed = [s for s in measured.interrupted if not s.family]
+    alarms["rounds"] = false_alarms(undisturbed, _only(limit, HISTORY_DETECTORS))
     return {
         "made_by": "python -m seepage.guardian.calibrate",
         "calibration_models": len(measured.calibrated),
         "calibration_trainings": len(measured.trainings),
         "held_out_models": len(measured.held_out),
-        "held_out_trainings": len(measured.held_out_trainings),
+        "held_out_trainings": len(undisturbed),
         "crafted_models": len(measured.crafted),
         "chosen": chosen,
         "thresholds": {n: {"suspicious": limit[n], "trap": trap[n]} for n in limit},
@@ -171,9 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measured = Measured(
             calibrated=gather(score_honest, CALIBRATION, 0, pool),
             held_out=gather(score_honest, HELD_OUT, 2000, pool),
-            crafted=gather(score_crafted, HELD_OUT, range(700, 704), pool),
+            crafted=gather(score_crafted, HELD_OUT, range(700, 703), pool),
             trainings=gather(score_trainings, CALIBRATION, 3000, pool),
-            held_out_trainings=gather(score_trainings, HELD_OUT, 4000, pool),
             interrupted=gather(score_interrupted, HELD_OUT, 4000, pool),
         )
     text = json.dumps(summarise(measured), indent=1)

@@ -20,7 +20,7 @@ from seepage.workloads.models.loading import build_model
 _WORDS = 200
 _LARGEST_STEP = 1.0
 """Gradients are clipped to this norm, as runs from N(0, 4) weights would diverge otherwise."""
-EARLY, LATE, ONE_ROUND = 20, 80, 5
+EARLY, LATE, ONE_ROUND = 20, 60, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +93,13 @@ HELD_OUT: tuple[Setting, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Honest:
-    """One honest model, with the model of the round before where there is one."""
+    """One honest model, with models of earlier rounds where there are some."""
 
     setting: Setting
     initialiser: str
     stage: str
     model: nn.Module
-    previous: nn.Module | None = None
+    earlier: tuple[nn.Module, ...] = ()
 
 
 @cache
@@ -133,18 +133,17 @@ def honest_models(settings: tuple[Setting, ...], *, seed: int) -> Iterator[Hones
             almost = learn(early, steps=LATE - EARLY - ONE_ROUND, seed=seed + 2)
             late = learn(almost, steps=ONE_ROUND, seed=seed + 3)
             stages = {
-                "fresh": (fresh, None),
-                "early": (early, before),
-                "late": (late, almost),
-                "first rounds at once": (early, fresh),
-                "late, 50 % pruned": (pruned(late, 0.5), None),
-                "early, 90 % pruned": (pruned(early, 0.9), None),
-                "late, 90 % pruned": (pruned(late, 0.9), None),
+                "fresh": (fresh, ()),
+                "early": (early, (before, fresh)),
+                "late": (late, (almost,)),
+                "late, 50 % pruned": (pruned(late, 0.5), ()),
+                "early, 90 % pruned": (pruned(early, 0.9), ()),
+                "late, 90 % pruned": (pruned(late, 0.9), ()),
             }
-            for stage, (model, previous) in stages.items():
+            for stage, (model, earlier) in stages.items():
                 if all(bool(torch.isfinite(p).all()) for p in model.parameters()):
                     yield Honest(
-                        setting=setting, initialiser=initialiser, stage=stage, model=model, previous=previous
+                        setting=setting, initialiser=initialiser, stage=stage, model=model, earlier=earlier
                     )
 
 

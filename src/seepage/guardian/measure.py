@@ -26,12 +26,15 @@ _FIRST_ROUND = 3
 _MIDDLE = 6
 
 
-def score_model(model: nn.Module, spec: InputSpec, previous: nn.Module | None) -> dict[str, float]:
-    """Of every detector that can be run without a history."""
+def score_model(model: nn.Module, spec: InputSpec, earlier: Sequence[nn.Module]) -> dict[str, float]:
+    """Of every detector that can be run without a history; the highest of comparisons with earlier rounds."""
     options: dict[str, dict[str, Any]] = {name: {} for name in WEIGHT_DETECTORS}
     options |= {name: {"spec": spec} for name in BEHAVIOUR_DETECTORS}
-    options["round_jump"] = {"previous": previous}
-    return _scores(model, options)
+    jumps = [_scores(model, {"round_jump": {"previous": previous}}) for previous in earlier]
+    found = _scores(model, options)
+    if compared := [jump["round_jump"] for jump in jumps if jump]:
+        found["round_jump"] = max(compared)
+    return found
 
 
 def score_round(model: nn.Module, training: Training, number: int) -> dict[str, float]:
@@ -59,7 +62,7 @@ def score_honest(setting: Setting, seed: int) -> list[Scored]:
     spec, _ = examples(setting)
     return [
         Scored(
-            scores=score_model(honest.model, spec, honest.previous),
+            scores=score_model(honest.model, spec, honest.earlier),
             group=setting.name,
             name=f"{setting.name}, {honest.initialiser}, {honest.stage}",
         )
@@ -71,7 +74,7 @@ def score_crafted(setting: Setting, seeds: range) -> list[Scored]:
     spec, _ = examples(setting)
     return [
         Scored(
-            scores=score_model(each.model, spec, each.previous),
+            scores=score_model(each.model, spec, [each.previous]),
             group=setting.name,
             family=each.craft.family,
             strength=each.craft.strength,
@@ -82,28 +85,33 @@ def score_crafted(setting: Setting, seeds: range) -> list[Scored]:
 
 def score_trainings(setting: Setting, seed: int) -> list[Scored]:
     """The highest scores of all rounds of each honest training: an alarm in any of them is one too many."""
-    found = []
-    for number, training in enumerate(trainings(setting, seed=seed)):
-        rounds = [
-            score_round(model, training, place)
-            for place, model in enumerate(training.models)
-            if place >= _FIRST_ROUND
-        ]
-        highest = {name: max(scores[name] for scores in rounds) for name in rounds[0]}
-        found.append(Scored(scores=highest, group=setting.name, name=f"{setting.name}, training {number}"))
-    return found
+    return [
+        _highest(training, f"{setting.name}, training {number}")
+        for number, training in enumerate(trainings(setting, seed=seed))
+    ]
 
 
 def score_interrupted(setting: Setting, seed: int) -> list[Scored]:
-    """Crafted models, one of each family, that arrive in the middle of an honest training."""
+    """The same, then crafted models, one of each family, that arrive in the middle of each training."""
     found = []
-    for training in trainings(setting, seed=seed):
+    for number, training in enumerate(trainings(setting, seed=seed)):
+        found.append(_highest(training, f"{setting.name}, training {number}"))
         for craft in one_of_each_family():
             model = crafted(craft, setting, training.models[_MIDDLE - 1], seed=seed)
             if model is not None:
                 scores = score_round(model, training, _MIDDLE)
                 found.append(Scored(scores=scores, group=setting.name, family=craft.family))
     return found
+
+
+def _highest(training: Training, name: str) -> Scored:
+    rounds = [
+        score_round(model, training, place)
+        for place, model in enumerate(training.models)
+        if place >= _FIRST_ROUND
+    ]
+    highest = {detector: max(scores[detector] for scores in rounds) for detector in rounds[0]}
+    return Scored(scores=highest, group=training.setting.name, name=name)
 
 
 Task = Callable[[Setting, Any], list[Scored]]

@@ -248,6 +248,8 @@ class Cell(Record):
     """Candidates the attack itself vouches for ..."""
     claims_right: int = 0
     """... and how many of those are exact."""
+    complete: bool | None = None
+    """The attack certifies that the update holds nothing else; None where it cannot tell."""
     label_counts: tuple[int, ...] | None = None
     true_label_counts: tuple[int, ...] | None = None
     knowledge: tuple[str, ...] = ()

@@ -23,6 +23,8 @@ class AttackSummary(Record):
     """Examples rebuilt within the stated tolerance."""
     claims: int = 0
     claims_right: int = 0
+    complete: int = 0
+    """Runs in which the attack certifies that the update holds nothing else."""
     scores: dict[str, Interval]
     """By metric, over examples (psnr, ssim, exact, ...) or batches (extraction_recall, ...)."""
     baseline: dict[str, Interval]
@@ -74,6 +76,7 @@ def summarise_attack(log: AuditLog, attack: AttackRef) -> AttackSummary:
         exact=sum(int(e.scores.get("exact", 0.0) == 1.0) for c in done for e in c.examples),
         claims=sum(c.claims for c in done),
         claims_right=sum(c.claims_right for c in done),
+        complete=sum(c.complete is True for c in done),
         scores=_intervals([e.scores for e in c.examples] for c in done)
         | _intervals([c.batch_scores] for c in done),
         baseline=_intervals([e.baseline for e in c.examples] for c in done),

@@ -101,7 +101,7 @@ PAPERS: dict[str, Paper] = {
         default_seeds=10,
     ),
     geiping2020_multi_step.NAME: Paper(
-        "Geiping et al. 2020: pictures from several local steps of FedAvg (seeds: clients)",
+        "Geiping et al. 2020: pictures from several local steps of FedAvg (3 minutes a seed: a client)",
         "cifar10",
         geiping2020_multi_step.run,
         default_seeds=5,

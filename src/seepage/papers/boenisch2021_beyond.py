@@ -103,11 +103,11 @@ NOTES: tuple[str, ...] = (
     ".965 and .97, and peeling reaches all of those; from .9725 on it finds too few to begin with. A ladder "
     "of scales over the rows, the default without knowledge of the data, has rows for every picture.",
     "No trace: the example fires no neuron of the layer, or its loss has a gradient of exactly zero. "
-    "Gaussian .5 in every layer saturates the softmax, and whatever is classified right, about a tenth of ten "
-    "classes, then sends nothing. The recall of the others is R traced.",
+    "Gaussian .5 in every layer saturates the softmax, and whatever is classified right, about a tenth of "
+    "ten classes, then sends nothing. The recall of the others is R traced.",
     "IMDB under Gaussian .5: the logit's standard deviation is about 30, so that p - y of reviews that are "
-    "classified right falls to nothing: of 100, 33 and 47 in the first two runs send less than a millionth of "
-    "what others send, below the rounding of rows that they share, besides those that send exactly zero.",
+    "classified right falls to nothing: of 100, 33 and 47 in the first two runs send less than a millionth "
+    "of what others send, below the rounding of rows that they share; 19 and 4 of these send exactly zero.",
 )
 
 

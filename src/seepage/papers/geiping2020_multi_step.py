@@ -39,6 +39,8 @@ NETWORK = Shape(width=32, depth=2, strided=2)
 LOCAL_STEPS: Mapping[float, Sequence[int]] = {1e-2: (1, 5, 10), 1e-4: (1, 5)}
 """Learning rate to numbers of local steps."""
 
+ONE_STEP = "1 local step"
+
 COLUMNS = (
     Column("PSNR", "of all pictures of the client, by inverting_gradients"),
     Column("best", "PSNR of the client's best recovered picture"),
@@ -53,6 +55,8 @@ NOTES = (
     "A local step takes all of the client's pictures at once; the attack knows the number of steps, the "
     "learning rate and the number of pictures, as in the paper, and replays the client's steps. Labels are "
     "read from the update. All pictures of a client are of different classes.",
+    "At such learning rates the weights hardly move within a round, and the update is close to a multiple of "
+    "one gradient: what longer training at a large rate would hide is not measured here.",
     f"Network: {NETWORK.depth} convolutions of {NETWORK.width} channels, the first {NETWORK.strided} of "
     "stride 2, ReLU and a linear layer, untrained; the paper's is the larger ConvNet64.",
     TV_CHOSEN,
@@ -75,7 +79,7 @@ def run(
     plans = [
         RowPlan(
             group=f"learning rate {lr:g}, {count} picture{'s' if count > 1 else ''}",
-            label=f"{taken} local step{'s' if taken > 1 else ''}",
+            label=ONE_STEP if taken == 1 else f"{taken} local steps",
             measure=partial(measure, dataset, count, _training(taken, lr), steps),
             published={},
             fingerprint=fingerprint(
@@ -104,14 +108,14 @@ def run(
 
 
 def claims(rows: Sequence[Row]) -> dict[str, bool]:
-    """The paper's finding for each number of pictures, and whether the means have it."""
+    """The paper's findings, and whether the means have them."""
     psnr, blank = means(rows, "PSNR"), means(rows, "grey")
-    return {
-        f"several steps do not protect ({group}, {label})": psnr[group, label]
-        >= blank[group, label] + CLEARLY
-        for group, label in psnr
-        if label != "1 local step"
-    }
+    several = [key for key in psnr if key[1] != ONE_STEP]
+    protected = [", ".join(key) for key in several if psnr[key] < blank[key] + CLEARLY]
+    found = {"several local steps do not protect": len(protected) < len(several)}
+    if protected:
+        found[f"nor with {'; '.join(protected)}"] = False
+    return found
 
 
 def _training(local_steps: int, lr: float) -> LocalTraining:

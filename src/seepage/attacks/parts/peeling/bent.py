@@ -2,8 +2,8 @@
 
 Client and server compute the same network, but sum in different orders: an activation that is 0 within
 rounding may fall to one side there and to the other here. In the layer that is read, one row more or less
-holds the example; in a deeper layer, its signal differs a little (3e-4 to 3e-2 seen) at every row. What was received
-decides, for examples that the alphabet already proves.
+holds the example; in a deeper layer, its signal differs a little (3e-4 to 3e-2 seen) at every row. What was
+received decides, for examples that the alphabet already proves.
 """
 
 from __future__ import annotations

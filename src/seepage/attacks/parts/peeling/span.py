@@ -2,8 +2,8 @@
 
 The gradient of n examples is A = [G_w | G_b] = D^T [X | 1], so its column space is spanned by the examples'
 own backward signals, as long as the layer reads more values than there are examples. The signal d(x, y) of a
-true example lies in that space at *every* neuron; that of a mixture, which the model bends at each ReLU, does not.
-This needs no batch size, no alphabet and no value range (SPEAR, Dimitrov et al. 2024, filters by it as well).
+true example lies in that space at *every* neuron; that of a mixture, which the model bends at each ReLU, does
+not. This needs no batch size, no alphabet and no value range (SPEAR, Dimitrov et al. 2024).
 """
 
 from __future__ import annotations
