@@ -132,7 +132,8 @@ def summarise(measured: Measured) -> dict[str, Any]:
         ("trainings", measured.trainings, HISTORY_DETECTORS),
     ):
         margins = safe_margins(smallest_margins(honest, names))
-        suspicious = limits(honest, margins)
+        # Scores differ in their last digits from run to run (LAPACK), the file must not.
+        suspicious = {n: round(most, 6) for n, most in limits(honest, margins).items()}
         limit |= suspicious
         trap |= trap_limits(honest, suspicious)
         chosen[what] = {"margins": margins, "left out accused": round(left_out_share(honest, margins), 4)}
@@ -147,7 +148,7 @@ def summarise(measured: Measured) -> dict[str, Any]:
         "held_out_trainings": len(undisturbed),
         "crafted_models": len(measured.crafted),
         "chosen": chosen,
-        "thresholds": {n: {"suspicious": limit[n], "trap": trap[n]} for n in limit},
+        "thresholds": {n: {"suspicious": limit[n], "trap": round(trap[n], 6)} for n in limit},
         "false_alarms": alarms,
         "false_alarms_as_trap": false_alarms(measured.held_out, _only(trap, GROUPS["all"])),
         "false_alarms_by_detector": {

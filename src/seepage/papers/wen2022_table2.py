@@ -146,7 +146,7 @@ TOO_LONG = (
 def run(
     *, seeds: int, out: Path, quiet: bool = False, networks: Mapping[str, Network] | None = None
 ) -> Table:
-    """About 25 minutes on one core with ten seeds; finished rows are kept, so that it can be stopped."""
+    """About 40 minutes on one core with ten seeds; finished rows are kept, so that it can be stopped."""
     networks = NETWORKS if networks is None else networks
     rows: tuple[Row, ...] = ()
     for title, network in networks.items():
