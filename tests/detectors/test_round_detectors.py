@@ -78,7 +78,7 @@ def test_a_model_that_forgot_everything_stands_out_by_its_loss(training: Trainin
 
 def test_the_wrapper_remembers_rounds(training: Training) -> None:
     """The weights of this model are above suspicion: only a client that remembers refuses it."""
-    stranger = SETTING.build(initialiser="default", seed=5)
+    stranger = SETTING.build(initialiser="gaussian_1", seed=5)
     train = client(LocalTraining())
     assert refuse_traps()(Broadcast(stranger, 6), training.own, train).num_examples == len(training.own)
     defense = refuse_traps()

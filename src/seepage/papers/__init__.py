@@ -155,7 +155,7 @@ PAPERS: dict[str, Paper] = {
         default_seeds=50,
     ),
     wen2022_table2.NAME: Paper(
-        "Wen et al. 2022: inverted pictures with and without fishing (about 40 minutes)",
+        "Wen et al. 2022: inverted pictures with and without fishing (about 35 minutes)",
         "cifar10, the trained ResNet-20 and kornia",
         wen2022_table2.run,
         default_seeds=10,

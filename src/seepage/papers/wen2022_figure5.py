@@ -74,8 +74,7 @@ PHOTO_NOTE = (
     "Photos: ImageNet photographs at 128x128 under the published EfficientNet-lite0 (1280 features, 1000 "
     "classes), batch norm in eval mode, real updates of all 4.7 million parameters. There is one photograph "
     "a class, so that batches are mixed, which the paper cannot fish (Remark 3.3); differences of cuts can, "
-    "for one query more (the lower end). Pictures are not inverted from these gradients: a trained network "
-    "of this size takes hours on a core."
+    "for one query more (the lower end). Pictures were not inverted from these gradients; that was not tried."
 )
 
 
