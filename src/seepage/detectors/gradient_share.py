@@ -76,6 +76,8 @@ def _norms(model: nn.Module, weights: dict[str, nn.Parameter], inputs: Tensor, l
 def _norm(grad: Tensor | None, *, like: Tensor) -> Tensor:
     if grad is None:
         return like.new_zeros((), dtype=torch.float64)
-    norm = torch.linalg.vector_norm(grad)
+    norm: Tensor = torch.linalg.vector_norm(grad).double()
     # Activations of deep untrained nets grow to 1e20 and more, whose squares are no float32.
-    return norm.double() if bool(norm.isfinite()) else torch.linalg.vector_norm(grad.double())
+    if not bool(norm.isfinite()):
+        norm = torch.linalg.vector_norm(grad.double())
+    return norm
