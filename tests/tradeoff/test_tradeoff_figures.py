@@ -188,6 +188,14 @@ def test_where_nothing_can_be_ranked_it_says_so() -> None:
     assert "None of these" in advise(study(row("none", 0.9, 1.0), row("clipping", 0.9, 1.0))).headline
 
 
+def test_a_defense_that_only_tames_the_learning_rate_is_not_praised_for_it() -> None:
+    unstable = advise(study(row("none", 0.3, 1.0), row("clipping", 0.6, 0.5)))
+    assert unstable.details[0].startswith("Do not read the accuracies yet")
+    assert all(figure in unstable.details[0] for figure in ("ends at 30.0", "clipping at 60.0"))
+    stable = advise(study(row("none", 0.55, 1.0), row("clipping", 0.6, 0.5)))
+    assert not any("Do not read" in detail for detail in stable.details)
+
+
 def test_the_plot_has_every_point_with_epsilon_beside_dp_and_labels_apart() -> None:
     rows = [row("none", 0.9, 1.0)] + [row("dp_sgd", 0.5, 0.0, epsilon=e) for e in (1.0, 2.0, 3.0)]
     plot = build_plot(rows)

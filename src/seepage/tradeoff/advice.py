@@ -15,6 +15,8 @@ LITTLE = 0.01
 """Leakage without a defense below this: there is nothing to rank."""
 BEARABLE = 0.5
 """A best score below this is called no good compromise."""
+UNSTABLE = 0.1
+"""Accuracy by which a defended training may beat the undefended one before that one is called unstable."""
 WEAK_EPSILON = 10.0
 """Above it, the promise allows an attacker's odds to grow by more than a factor of 20 000."""
 
@@ -53,7 +55,7 @@ def advise(result: TradeoffResult) -> Advice:
     return Advice(
         level=level,
         headline=headline,
-        details=tuple(_details(ranking)),
+        details=(*_unstable(result, plain), *_details(ranking)),
         ranking=ranking,
         caveats=tuple(_caveats(result)),
     )
@@ -111,6 +113,19 @@ def _headline(result: TradeoffResult, plain: Row, ranking: Sequence[Ranked]) -> 
         f"Against these attacks {best.row.point.title} is the best compromise: {percent(reached)} accuracy "
         f"({percent(plain.accuracy.mean)} without it) and a leakage of {percent(best.row.leakage)} "
         f"({percent(plain.leakage)} without it)."
+    )
+
+
+def _unstable(result: TradeoffResult, plain: Row) -> Iterator[str]:
+    """A defense that bounds the update also tames a step that is too large: no merit of the defense."""
+    reached = {row.accuracy.mean: row for row in result.rows if row.accuracy is not None}
+    if plain.accuracy is None or max(reached) <= plain.accuracy.mean + UNSTABLE:
+        return
+    best = reached[max(reached)]
+    yield (
+        f"Do not read the accuracies yet: training without a defense ends at {percent(plain.accuracy.mean)}, "
+        f"with {best.point.title} at {percent(max(reached))}, so it is unstable at this learning rate. Lower "
+        "protocol.lr and run the study again."
     )
 
 
