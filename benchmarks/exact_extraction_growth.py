@@ -101,6 +101,8 @@ def plot(results: list[dict[str, float]]) -> str:
             for b in BATCHES
             if any(r["B"] == b and r["N"] == neurons for r in results)
         }
+        if not mean:  # not asked for
+            continue
         points = " ".join(f"{x(b):.1f},{y(s):.1f}" for b, s in mean.items())
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         last = max(mean)
