@@ -113,7 +113,7 @@ def test_table_6_pairs_sizes_with_the_published_ones(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_average_activates_what_any_of_its_batches_does(digits, seed):
-    batches = boenisch2021_table9._mini_batches(digits, (6, 3), seed)
+    batches = boenisch2021_table9.mini_batches(digits, (6, 3), seed)
     fires = [pattern(digits, batch, 0.7, seed) for batch in batches]
     settings = {"scale": 0.7, **SMALL}
     mean = boenisch2021_table9.averaged(digits, (6, 3), seed, **settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from seepage.federation import aggregate, draw_clients, local_update
 from seepage.papers.extraction import WHICH_PRECISION, Source, load_present, scores_of
@@ -20,7 +21,7 @@ from seepage.papers.trapping import (
     seen_by_server,
     set_traps,
 )
-from seepage.types import Batch, Broadcast, LocalTraining
+from seepage.types import Batch, Broadcast, Crafted, LocalTraining
 from seepage.workloads.data import Dataset
 
 NAME = "boenisch2021/table9"
@@ -112,19 +113,9 @@ def plan_rows(
     ]
 
 
-def averaged(
-    dataset: Dataset,
-    sizes: tuple[int, int],
-    seed: int,
-    *,
-    scale: float,
-    width: int,
-    hidden: Sequence[int],
-) -> dict[str, float]:
+def averaged(dataset: Dataset, sizes: tuple[int, int], seed: int, **network: Any) -> dict[str, float]:
     """The mean of all mini-batches' gradients on the same model, scored against all their examples."""
-    batches = _mini_batches(dataset, sizes, seed)
-    model = fresh_model(dataset.spec, seed=seed, width=width, hidden=hidden)
-    traps = set_traps(model, dataset.spec, scale=scale, seed=seed)
+    batches, traps = _round(dataset, sizes, seed, **network)
     broadcast = Broadcast(traps.model)
     mean = local_update(broadcast, batches[0], LocalTraining())
     for batch in batches[1:]:  # weighted by examples so far, so that it is the mean in the end
@@ -133,25 +124,24 @@ def averaged(
     return scores_of(found, Batch.concat(batches), dataset.spec)
 
 
-def one_against_all(
-    dataset: Dataset,
-    sizes: tuple[int, int],
-    seed: int,
-    *,
-    scale: float,
-    width: int,
-    hidden: Sequence[int],
-) -> dict[str, float]:
+def one_against_all(dataset: Dataset, sizes: tuple[int, int], seed: int, **network: Any) -> dict[str, float]:
     """The last mini-batch's gradient alone, its finds divided by the number of all examples."""
-    batches = _mini_batches(dataset, sizes, seed)
-    model = fresh_model(dataset.spec, seed=seed, width=width, hidden=hidden)
-    traps = set_traps(model, dataset.spec, scale=scale, seed=seed)
+    batches, traps = _round(dataset, sizes, seed, **network)
     update = local_update(Broadcast(traps.model), batches[-1], LocalTraining())
     found = read_traps(seen_by_server(traps, update), dataset.spec)
     return scores_of(found, Batch.concat(batches), dataset.spec)
 
 
-def _mini_batches(dataset: Dataset, sizes: tuple[int, int], seed: int) -> list[Batch]:
+def _round(
+    dataset: Dataset, sizes: tuple[int, int], seed: int, *, scale: float, width: int, hidden: Sequence[int]
+) -> tuple[list[Batch], Crafted]:
+    """The mini-batches, and the trapped model that all of them are taken on."""
+    model = fresh_model(dataset.spec, seed=seed, width=width, hidden=hidden)
+    return mini_batches(dataset, sizes, seed), set_traps(model, dataset.spec, scale=scale, seed=seed)
+
+
+def mini_batches(dataset: Dataset, sizes: tuple[int, int], seed: int) -> list[Batch]:
+    """Num mini-batches of B examples."""
     size, number = sizes
     drawn = draw_clients(dataset.labels, clients=number, examples_each=size, seed=seed)
     return [dataset.batch(mine) for mine in drawn]

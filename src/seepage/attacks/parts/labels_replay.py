@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from seepage.attacks.parts.labels_gradient import SUM_LOSSES, step_sizes, step_weights
-from seepage.attacks.parts.layers import LinearLayer
+from seepage.attacks.parts.layers import LinearLayer, watching
 from seepage.federation import trainable, training_mode
 from seepage.types import LocalTraining
 
@@ -49,15 +49,8 @@ class Stage:
 
     def features(self, state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """(m, d) what the last layer is given under these parameters."""
-        seen: list[Tensor] = []
-        handle = self.model.get_submodule(self.layer.name).register_forward_pre_hook(
-            lambda module, args: seen.append(args[0])
-        )
-        try:
-            with training_mode(self.model, False):
-                functional_call(self.model, dict(state), (inputs,))
-        finally:
-            handle.remove()
+        with training_mode(self.model, False), watching(self.model, self.layer.name) as seen:
+            functional_call(self.model, dict(state), (inputs,))
         return seen[0]
 
 
@@ -92,24 +85,19 @@ def replay(stage: Stage, shares: Tensor) -> Replayed:
     units = torch.eye(shares.shape[1]).to(shares)
     bearers = torch.stack([stand_in_targets(stage.labels, count, unit).sum(1) for unit in units])  # (C, m)
     slopes = _Slopes(local, bearers, with_bias=layer.bias is not None, single=single)
-    seen: list[Tensor] = []
-    handle = model.get_submodule(layer.name).register_forward_pre_hook(
-        lambda module, args: seen.append(args[0].detach().double())
-    )
-    try:
-        with training_mode(model, local.batch_norm == "train"):
-            for row, scale in zip(stage.rows, stage.scales, strict=True):
-                targets = stand_in_targets(stage.labels, count, shares[row])  # (m, C)
-                logits = functional_call(model, {**state, **buffers}, (stage.inputs,))
-                logits = two_logits(logits) if single else logits
-                loss = -scale * (targets.to(logits) * logits.log_softmax(1)).sum()
-                gradients = torch.autograd.grad(loss, list(state.values()), allow_unused=True)
-                slopes.add(logits.detach().double().softmax(1), shares, row, seen[-1], scale)
-                for parameter, gradient in zip(state.values(), gradients, strict=True):
-                    parameter.grad = gradient
-                optimiser.step()
-    finally:
-        handle.remove()
+    features: list[Tensor] = []
+    with training_mode(model, local.batch_norm == "train"), watching(model, layer.name) as seen:
+        for row, scale in zip(stage.rows, stage.scales, strict=True):
+            targets = stand_in_targets(stage.labels, count, shares[row])  # (m, C)
+            logits = functional_call(model, {**state, **buffers}, (stage.inputs,))
+            logits = two_logits(logits) if single else logits
+            loss = -scale * (targets.to(logits) * logits.log_softmax(1)).sum()
+            gradients = torch.autograd.grad(loss, list(state.values()), allow_unused=True)
+            features.append(seen.pop().detach().double())  # not kept: its graph would be, too
+            slopes.add(logits.detach().double().softmax(1), shares, row, features[-1], scale)
+            for parameter, gradient in zip(state.values(), gradients, strict=True):
+                parameter.grad = gradient
+            optimiser.step()
     weight = (state[layer.weight] - received[layer.weight]).detach().double()
     bias = None if layer.bias is None else (state[layer.bias] - received[layer.bias]).detach().double()
     if single:
@@ -118,7 +106,7 @@ def replay(stage: Stage, shares: Tensor) -> Replayed:
         weight=weight,
         bias=bias,
         features=torch.stack(slopes.means),
-        start=seen[0],
+        start=features[0],
         slopes=slopes.to_end(),
         swing=slopes.swing,
     )

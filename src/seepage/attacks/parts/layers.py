@@ -112,6 +112,27 @@ def run_model(model: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:
     return output
 
 
+@contextmanager
+def watching(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
+    """What enters the named layer, one tensor for each time it runs inside the block.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    >>> with watching(model, "1") as seen:
+    ...     _ = model(torch.zeros(3, 2, 2))
+    >>> [tuple(tensor.shape) for tensor in seen]
+    [(3, 4)]
+    """
+    seen: list[Tensor] = []
+    # cloned before an in-place module changes it
+    handle = model.get_submodule(layer).register_forward_pre_hook(
+        lambda _module, args: seen.append(args[0].clone())
+    )
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
 def trace_linear_layers(model: nn.Module, spec: InputSpec) -> list[LinearLayer]:
     """Every nn.Linear of `model` in the order of its first execution.
 

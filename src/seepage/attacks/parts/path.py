@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.layers import PROBE_EXAMPLES, dummy_inputs, run_model
+from seepage.attacks.parts.layers import PROBE_EXAMPLES, dummy_inputs, run_model, watching
 from seepage.errors import NotApplicable
 from seepage.federation import training_mode
 from seepage.types import InputSpec
@@ -79,7 +79,8 @@ def same_values(a: Tensor, b: Tensor) -> bool:
 
 def layer_input(model: nn.Module, layer: str, inputs: Tensor) -> Tensor:
     """(n, m): what the model feeds to `layer`, for probing a crafted model with made-up inputs."""
-    seen = [call.input for call in leaf_calls(model, inputs) if call.name == layer]
+    with torch.no_grad(), training_mode(model, False), watching(model, layer) as seen:
+        run_model(model, inputs)
     return seen[0].flatten(1)
 
 

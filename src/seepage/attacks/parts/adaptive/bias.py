@@ -6,7 +6,13 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.parts.adaptive.restore import Restored, Settings
-from seepage.attacks.parts.layers import LinearLayer, dummy_inputs, run_model, trace_linear_layers
+from seepage.attacks.parts.layers import (
+    LinearLayer,
+    dummy_inputs,
+    run_model,
+    trace_linear_layers,
+    watching,
+)
 from seepage.attacks.parts.peeling.signals import BackwardSignals
 from seepage.federation import training_mode
 from seepage.types import Exchange, InputSpec, Knowledge, Modality
@@ -96,14 +102,7 @@ def _mismatch(
 def _bias_by_mean_feature(weight: Tensor, layer: LinearLayer, exchange: Exchange, known: Knowledge) -> Tensor:
     """G_w = sum_j d_j f_j^T is about (sum_j d_j) f^T where all features f_j are alike."""
     model = exchange.broadcast.model
-    seen: list[Tensor] = []
-    handle = model.get_submodule(layer.name).register_forward_pre_hook(
-        lambda _module, args: seen.append(args[0].detach().flatten(0, -2))
-    )
-    try:
-        with torch.no_grad(), training_mode(model, False):
-            run_model(model, dummy_inputs(known.input, _PROBES, like=model, model_units=known.normalised))
-    finally:
-        handle.remove()
-    mean = seen[0].mean(dim=0).to(weight)  # (m,)
+    with torch.no_grad(), training_mode(model, False), watching(model, layer.name) as seen:
+        run_model(model, dummy_inputs(known.input, _PROBES, like=model, model_units=known.normalised))
+    mean = seen[0].flatten(0, -2).mean(dim=0).to(weight)  # (m,)
     return weight @ mean / mean.square().sum().clamp_min(torch.finfo(weight.dtype).tiny)

@@ -17,7 +17,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from seepage.attacks.parts.layers import dummy_inputs, output_layer, run_model, trace_linear_layers
+from seepage.attacks.parts.layers import (
+    dummy_inputs,
+    output_layer,
+    run_model,
+    trace_linear_layers,
+    watching,
+)
 from seepage.errors import NotApplicable
 from seepage.federation import trainable, training_mode
 from seepage.registry import unknown
@@ -248,16 +254,9 @@ def needs_bias(head: Head) -> None:
 
 def head_features(model: nn.Module, head: Head, inputs: Tensor) -> Tensor:
     """(n, m) what reaches the classification layer for each of the server's own examples, float64."""
-    seen: list[Tensor] = []
-    handle = model.get_submodule(head.name).register_forward_pre_hook(
-        lambda _module, args: seen.append(args[0].detach().double().cpu())
-    )
-    try:
-        with torch.no_grad(), training_mode(model, False):
-            run_model(model, inputs)
-    finally:
-        handle.remove()
-    return seen[0]
+    with torch.no_grad(), training_mode(model, False), watching(model, head.name) as seen:
+        run_model(model, inputs)
+    return seen[0].double().cpu()
 
 
 def class_counts(reading: HeadReading, target: int, examples: int) -> Tensor | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.parts.certify import CHUNK, predicted_bias_gradients
-from seepage.attacks.parts.layers import LinearLayer, dummy_inputs
+from seepage.attacks.parts.layers import LinearLayer, dummy_inputs, watching
 from seepage.federation import LOSSES, training_mode
 from seepage.types import InputSpec
 
@@ -94,13 +94,7 @@ class BackwardSignals:
 
 def layer_reads(model: nn.Module, layer: LinearLayer, inputs: Tensor) -> Tensor:
     """(k, m): what reaches the layer when the model is fed `inputs`."""
-    seen: list[Tensor] = []
-    module = model.get_submodule(layer.name)
-    handle = module.register_forward_pre_hook(lambda _module, args: seen.append(args[0].detach().flatten(1)))
-    try:
-        with torch.no_grad(), training_mode(model, False):
-            for chunk in inputs.split(CHUNK):
-                model(chunk)
-    finally:
-        handle.remove()
-    return torch.cat(seen)
+    with torch.no_grad(), training_mode(model, False), watching(model, layer.name) as seen:
+        for chunk in inputs.split(CHUNK):
+            model(chunk)
+    return torch.cat(seen).flatten(1)
