@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from seepage.attacks import ATTACKS
-from seepage.defenses import DefenseEntry
+from seepage.defenses import Described
 from seepage.detectors import DETECTORS
 from seepage.federation import THREATS
 from seepage.guardian import ALL_DEFENSES
@@ -58,8 +58,9 @@ def _first_paragraph(documented: Callable[..., Any]) -> str:
     return " ".join((inspect.getdoc(documented) or "").split("\n\n")[0].split())
 
 
-def _standing(defense: DefenseEntry) -> str:
-    return f"Runs at the {defense.runs_at}, trusts {defense.trusts}; {defense.guarantee}."
+def _standing(defense: Described) -> str:
+    where = "Changes the protocol" if defense.runs_at == "protocol" else f"Runs at the {defense.runs_at}"
+    return f"{where}, trusts {defense.trusts}; {defense.guarantee}."
 
 
 def _settings(settings: Mapping[str, Any]) -> str:

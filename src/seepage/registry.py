@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from seepage.errors import SpecError
 
@@ -34,3 +35,15 @@ def lookup(registry: Mapping[str, T], name: str, kind: str) -> T:
         return registry[name]
     except KeyError:
         raise SpecError(unknown(kind, name, registry)) from None
+
+
+def construct(factory: Callable[..., Any], options: Mapping[str, Any], what: str) -> Any:
+    """Call a registry entry with a user's options; an option it does not know is named."""
+    valid = inspect.signature(factory).parameters
+    for name in options:
+        if name not in valid:
+            raise SpecError(unknown(f"setting of {what}", name, valid))
+    try:
+        return factory(**options)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{what} cannot be built with {dict(options)}: {error}.") from None

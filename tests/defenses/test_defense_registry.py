@@ -10,7 +10,7 @@ from seepage.attacks.base import check_update
 from seepage.auditor.prepare import prepare
 from seepage.auditor.spec import parse_spec
 from seepage.catalogue import catalogue
-from seepage.defenses import DEFENSES, Deployment
+from seepage.defenses import DEFENSES, MEASURES, Deployment
 from seepage.errors import SpecError
 from seepage.federation import client
 from seepage.types import Batch, Broadcast, Exchange, LocalTraining
@@ -67,7 +67,7 @@ def test_only_what_is_differentially_private_says_so() -> None:
 
 def test_the_catalogue_lists_place_trust_and_guarantee() -> None:
     entries = {entry["name"]: entry for entry in catalogue()["defenses"]}
-    assert set(entries) == set(DEFENSES) | {"refuse_traps"}
+    assert set(entries) == set(DEFENSES) | set(MEASURES) | {"refuse_traps"}
     assert "Runs at the client, trusts nobody; formal (DP)." in entries["dp_sgd"]["description"]
     assert entries["dp_sgd"]["settings"] == "clip=1.0, sigma=1.0, seed=0"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,16 +14,16 @@ from torch import nn
 
 from seepage.attacks import ATTACKS, Attack
 from seepage.attacks.parts.adaptive.answers import ANSWERS
+from seepage.auditor.measures import hidden_by_measures, with_measures, wrappers
 from seepage.auditor.promise import known_settings
 from seepage.auditor.spec import AuditSpec, DefenseSpec, ProtocolSpec
-from seepage.defenses import Deployment
+from seepage.defenses import DefenseEntry, Deployment
 from seepage.errors import SpecError
 from seepage.federation import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
 from seepage.federation.threat import sees_each_update
-from seepage.guardian import ALL_DEFENSES
 from seepage.log import ADAPTIVE, BASELINE, AttackRef
 from seepage.metrics import METRICS
-from seepage.registry import lookup, unknown
+from seepage.registry import construct, lookup, unknown
 from seepage.types import Batch, Defense, Grant, LocalTraining
 from seepage.workloads.data import Dataset, load_data
 from seepage.workloads.models.loading import build_model, check_forward
@@ -50,6 +50,11 @@ class Prepared:
     fingerprint: str
     """Changes with the data, the model's weights (for the first seed) and the spec."""
 
+    def check(self) -> None:
+        """Too few examples for this protocol, a setting that a defense does not know: said now, not later."""
+        self.draw(self.spec.seeds[0])
+        self.defenses(self.spec.seeds[0])
+
     def model(self, seed: int) -> nn.Module:
         """The model that the server starts from under this seed."""
         wanted = self.spec.model
@@ -71,8 +76,9 @@ class Prepared:
             aggregation=protocol.aggregation,
             sees_each_update=sees_each_update(self.threat, protocol.aggregation),
         )
-        _check_order(self.spec.defenses)
-        return [_defense(d, seed, deployment) for d in self.spec.defenses]
+        wanted = wrappers(self.spec.defenses)
+        _check_order(wanted)
+        return [_defense(named, entry, seed, deployment) for named, entry in wanted]
 
     def draw(self, seed: int) -> tuple[Callable[[int], Sequence[Batch]], Batch | None]:
         """Each round's client batches, and the public examples, which no client holds."""
@@ -105,12 +111,11 @@ class Prepared:
 def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared:
     """Check everything before anything runs. `model` and `data` replace what the spec names, if given."""
     dataset = load_data(spec.data.name if data is None else data, **spec.data.options)
-    threat = custom_threat(
-        spec.threat.base, grant=spec.threat.grant, deny=spec.threat.deny, rounds=spec.threat.rounds
-    )
-    _check_view(threat, spec.protocol)
-    _check_fakes(threat, spec.protocol)
-    attacks = planned_attacks(spec, threat)
+    played = _play(spec)
+    for ref in played.refs:
+        attack = played.attacks[ref.key]
+        if why := missing_grants(attack.requires, played.threat, played.spec.protocol.aggregation):
+            raise SpecError(f"attack '{ref.name}' {why}")
     for metric in spec.fail_on:
         lookup(METRICS, metric, "metric in fail_on")
     device = pick_device(spec.device)
@@ -125,12 +130,8 @@ def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared
     ).to(device)
     outputs = check_forward(built, dataset.spec)[-1]
     prepared = Prepared(
-        spec=spec,
+        **vars(played),
         dataset=dataset,
-        threat=threat,
-        refs=tuple(ref for ref, _ in attacks),
-        attacks={ref.key: attack for ref, attack in attacks},
-        local=_local_training(spec.protocol),
         loss=loss_name(spec.protocol.loss, outputs),
         device=device,
         model_name=spec.model.name,
@@ -138,16 +139,50 @@ def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared
         model_parameters=sum(p.numel() for p in built.parameters()),
         fingerprint=_fingerprint(spec, dataset, built),
     )
-    # Too few examples for this protocol, a setting no defense knows: say so now.
-    prepared.draw(spec.seeds[0])
-    prepared.defenses(spec.seeds[0])
+    prepared.check()
     return prepared
 
 
-def planned_attacks(spec: AuditSpec, threat: ThreatModel) -> list[tuple[AttackRef, Attack]]:
+def prepare_again(prepared: Prepared, spec: AuditSpec) -> Prepared:
+    """The same model and data under other defenses or another protocol.
+
+    An attack that these leave nothing to work with stays in the plan, and its cells say why it cannot run.
+    """
+    digest = hashlib.sha256(f"{prepared.fingerprint} {spec.model_dump_json(exclude={'title'})}".encode())
+    return replace(prepared, **vars(_play(spec)), fingerprint=digest.hexdigest())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Play:
+    """Everything that follows from the specification alone."""
+
+    spec: AuditSpec
+    threat: ThreatModel
+    refs: tuple[AttackRef, ...]
+    attacks: Mapping[str, Attack]
+    local: LocalTraining
+
+
+def _play(written: AuditSpec) -> _Play:
+    spec = with_measures(written)
+    threat = custom_threat(
+        spec.threat.base, grant=spec.threat.grant, deny=spec.threat.deny, rounds=spec.threat.rounds
+    )
+    threat = replace(threat, grants=threat.grants - hidden_by_measures(spec.defenses))
+    _check_view(threat, spec.protocol)
+    _check_fakes(threat, spec.protocol)
+    attacks = _planned_attacks(spec)
+    return _Play(
+        spec=spec,
+        threat=threat,
+        refs=tuple(ref for ref, _ in attacks),
+        attacks={ref.key: attack for ref, attack in attacks},
+        local=_local_training(spec.protocol),
+    )
+
+
+def _planned_attacks(spec: AuditSpec) -> list[tuple[AttackRef, Attack]]:
     """The baseline, and each attack followed by its adaptive twin where the defenses have an answer."""
-    for defense in spec.defenses:
-        lookup(ALL_DEFENSES, defense.name, "defense")
     wanted = [ref for a in spec.attacks for ref in _with_twin(AttackRef(name=a.name, params=a.options), spec)]
     if all(ref.name != BASELINE for ref in wanted):
         wanted.append(AttackRef(name=BASELINE))
@@ -155,8 +190,6 @@ def planned_attacks(spec: AuditSpec, threat: ThreatModel) -> list[tuple[AttackRe
     attacks: list[tuple[AttackRef, Attack]] = []
     for ref in wanted:
         attack = construct(lookup(ATTACKS, ref.name, "attack"), ref.params, f"attack '{ref.name}'")
-        if why := missing_grants(attack.requires, threat, spec.protocol.aggregation):
-            raise SpecError(f"attack '{ref.name}' {why}")
         if any(ref == other for other, _ in attacks):
             raise SpecError(f"attack '{ref.title}' is listed twice: remove one, or change its settings.")
         attacks.append((ref, attack))
@@ -172,8 +205,7 @@ def _with_twin(ref: AttackRef, spec: AuditSpec) -> list[AttackRef]:
     return [ref, AttackRef(name=ADAPTIVE, params={"attack": ref.name, **options, "knows": knows})]
 
 
-def _defense(wanted: DefenseSpec, seed: int, deployment: Deployment) -> Defense:
-    entry = lookup(ALL_DEFENSES, wanted.name, "defense")
+def _defense(wanted: DefenseSpec, entry: DefenseEntry, seed: int, deployment: Deployment) -> Defense:
     what = f"defense '{wanted.name}'"
     for name in wanted.options:
         if name not in entry.settings:
@@ -183,18 +215,17 @@ def _defense(wanted: DefenseSpec, seed: int, deployment: Deployment) -> Defense:
     return defense
 
 
-def _check_order(wanted: Sequence[DefenseSpec]) -> None:
-    for named in wanted:
-        lookup(ALL_DEFENSES, named.name, "defense")
-    for outer in wanted[:-1]:
-        if ALL_DEFENSES[outer.name].replaces_training:
+def _check_order(wanted: Sequence[tuple[DefenseSpec, DefenseEntry]]) -> None:
+    for outer, entry in wanted[:-1]:
+        last, innermost = wanted[-1]
+        if entry.replaces_training:
             raise SpecError(
                 f"defense '{outer.name}' does the local training itself, so whatever is listed after it "
                 "would be skipped: list it last."
             )
-        if ALL_DEFENSES[outer.name].reads_data and ALL_DEFENSES[wanted[-1].name].replaces_training:
+        if entry.reads_data and innermost.replaces_training:
             raise SpecError(
-                f"defense '{outer.name}' uses the private examples outside of '{wanted[-1].name}', whose "
+                f"defense '{outer.name}' uses the private examples outside of '{last.name}', whose "
                 "epsilon would no longer hold: keep one of the two."
             )
 
@@ -208,18 +239,6 @@ def with_budget(spec: AuditSpec, seconds: float) -> AuditSpec:
         for a in spec.attacks
     ]
     return spec.model_copy(update={"attacks": tuple(limited)})
-
-
-def construct(factory: Callable[..., Any], options: Mapping[str, Any], what: str) -> Any:
-    """Call a registry entry with a user's options; an option it does not know is named."""
-    valid = inspect.signature(factory).parameters
-    for name in options:
-        if name not in valid:
-            raise SpecError(unknown(f"setting of {what}", name, valid))
-    try:
-        return factory(**options)
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"{what} cannot be built with {dict(options)}: {error}.") from None
 
 
 def _check_view(threat: ThreatModel, protocol: ProtocolSpec) -> None:

@@ -18,13 +18,22 @@ from seepage.attacks.parts.checkpoint import keeping
 from seepage.attacks.prior_only import PriorOnly
 from seepage.auditor.cost import measure
 from seepage.auditor.live import OnStep, watching
+from seepage.auditor.measures import wrappers
 from seepage.auditor.partial import PartialStates
 from seepage.auditor.prepare import Prepared, prepare
 from seepage.auditor.promise import defense_records
 from seepage.auditor.scoring import Scored, score
 from seepage.auditor.spec import AuditSpec
 from seepage.errors import NotApplicable, SeepageError
-from seepage.federation import Played, client, describe_knowledge, knowledge, play, server_sees
+from seepage.federation import (
+    Played,
+    client,
+    describe_knowledge,
+    knowledge,
+    missing_grants,
+    play,
+    server_sees,
+)
 from seepage.log import (
     ADAPTIVE,
     BASELINE,
@@ -133,7 +142,10 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
     attack = prepared.attacks[ref.key]
     batches, public = prepared.draw(seed)
     known = _knowledge(prepared, seed, public, baseline=ref.name == BASELINE)
+    aggregation = prepared.spec.protocol.aggregation
     try:
+        if why := missing_grants(attack.requires, prepared.threat, aggregation):
+            raise NotApplicable(f"it {why}")
         model = prepared.model(seed)
         attack.check(model, known)
         played = play(
@@ -142,7 +154,7 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
             batches,
             step=client(prepared.local, prepared.defenses(seed)),
             threat=prepared.threat,
-            aggregation=prepared.spec.protocol.aggregation,
+            aggregation=aggregation,
             fakes=prepared.spec.protocol.fakes,
             minimum_honest=prepared.spec.protocol.minimum_honest,
             max_rounds=prepared.threat.rounds if attack.active else prepared.spec.protocol.rounds,
@@ -200,7 +212,7 @@ def _knowledge_in_words(prepared: Prepared, ref: AttackRef, known: Knowledge) ->
     if ref.name == BASELINE:
         return ("No update at all.", "Public examples that no client holds.")
     said = describe_knowledge(prepared.threat, prepared.spec.protocol.aggregation, known)
-    if prepared.spec.defenses:
+    if wrappers(prepared.spec.defenses):
         adapted = ref.name == ADAPTIVE
         said.append(
             f"Which defense the clients use: {ref.title.partition(', knowing ')[2]}."

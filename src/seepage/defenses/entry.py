@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from seepage.types import Defense, LocalTraining
+from seepage.types import Defense, Grant, LocalTraining
 
-RunsAt = Literal["client", "server"]
+RunsAt = Literal["client", "server", "protocol"]
 Guarantee = Literal["formal (DP)", "heuristic"]
 
 
@@ -26,10 +27,9 @@ class Deployment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DefenseEntry:
-    """One defense of the registry."""
+class Described(ABC):
+    """What the registry says about every defense."""
 
-    build: Callable[..., Defense]
     description: str
     runs_at: RunsAt
     trusts: str
@@ -37,6 +37,28 @@ class DefenseEntry:
     guarantee: Guarantee
     adaptive: str
     """What an attacker who knows of it does."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """What a user may set."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a user may set, with the defaults.
+
+        >>> from seepage.defenses import DEFENSES, MEASURES
+        >>> DEFENSES["dp_sgd"].settings, MEASURES["median"].settings
+        ({'clip': 1.0, 'sigma': 1.0, 'seed': 0}, {'clients': 4})
+        """
+        return {name: parameter.default for name, parameter in self.parameters.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefenseEntry(Described):
+    """A defense that wraps the client's local step."""
+
+    build: Callable[..., Defense]
     replaces_training: bool = False
     """It does the local training itself, so it must be the innermost one."""
     reads_data: bool = False
@@ -44,18 +66,30 @@ class DefenseEntry:
     weaken a formal guarantee given there."""
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """What a user may set, with the defaults.
-
-        >>> from seepage.defenses import DEFENSES
-        >>> DEFENSES["dp_sgd"].settings
-        {'clip': 1.0, 'sigma': 1.0, 'seed': 0}
-        """
-        given = inspect.signature(self.build).parameters.values()
-        return {p.name: p.default for p in given if p.name != "deployment"}
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        return _without(self.build, "deployment")
 
     def bound(self, *, seed: int, deployment: Deployment) -> Mapping[str, Any]:
         """Of what every audit knows, the part that this defense asks for."""
         known = {"seed": seed, "deployment": deployment}
         wanted = inspect.signature(self.build).parameters
         return {name: value for name, value in known.items() if name in wanted}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureEntry(Described):
+    """A defense that changes the protocol. The server runs the protocol, so every attack knows of it."""
+
+    change: Callable[..., Mapping[str, Any]]
+    """From the protocol's batch size and the settings to what becomes of the protocol."""
+    hides: frozenset[Grant] = frozenset()
+    """What the server is no longer shown."""
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        return _without(self.change, "batch_size")
+
+
+def _without(factory: Callable[..., Any], given: str) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a registry entry but for the one that the audit fills in."""
+    return {name: p for name, p in inspect.signature(factory).parameters.items() if name != given}

@@ -6,7 +6,7 @@ import copy
 
 from torch import nn
 
-from seepage.defenses import DEFENSES, DefenseEntry
+from seepage.defenses import DEFENSES, MEASURES, DefenseEntry, Described
 from seepage.detectors.loss_jump import loss_jump
 from seepage.detectors.step_history import MOST_ROUNDS
 from seepage.errors import NotApplicable
@@ -58,8 +58,9 @@ def _by_weights_alone(*, strict: bool = False) -> Defense:
     return refuse_traps(strict=strict)
 
 
-ALL_DEFENSES: dict[str, DefenseEntry] = {
+ALL_DEFENSES: dict[str, Described] = {
     **DEFENSES,
+    **MEASURES,
     "refuse_traps": DefenseEntry(
         build=_by_weights_alone,
         description="refuses to train on a received model that the guard calls a trap",
@@ -69,4 +70,4 @@ ALL_DEFENSES: dict[str, DefenseEntry] = {
         adaptive="hides the trap better, or does without: honest weights leak too",
     ),
 }
-"""Every defense an audit can name: those of `seepage.defenses`, and this one, which needs the guard."""
+"""Every defense an audit can name: those of `seepage.defenses`, and the one that needs the guard."""

@@ -1,4 +1,4 @@
-"""A ranked recommendation in words, and everything that keeps it from being more than that."""
+"""A ranked recommendation in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from seepage.guardian import ALL_DEFENSES
-from seepage.log import DefenseRecord, epsilon_text
+from seepage.log import epsilon_text
+from seepage.tradeoff.caveats import WEAK_EPSILON, adaptive_attacker, caveats, part_of_the_protocol
 from seepage.tradeoff.result import Row, TradeoffResult
 from seepage.tradeoff.spec import NONE
 from seepage.tradeoff.words import accuracy_text, percent
@@ -17,8 +18,6 @@ BEARABLE = 0.5
 """A best score below this is called no good compromise."""
 UNSTABLE = 0.1
 """Accuracy by which a defended training may beat the undefended one before that one is called unstable."""
-WEAK_EPSILON = 10.0
-"""Above it, the promise allows an attacker's odds to grow by more than a factor of 20 000."""
 
 RULE = (
     "Ranked by the share of the leakage that a defense stops, times the share of the accuracy above chance "
@@ -57,7 +56,7 @@ def advise(result: TradeoffResult) -> Advice:
         headline=headline,
         details=(*_unstable(result, plain), *_details(ranking)),
         ranking=ranking,
-        caveats=tuple(_caveats(result)),
+        caveats=tuple(caveats(result)),
     )
 
 
@@ -117,8 +116,15 @@ def _headline(result: TradeoffResult, plain: Row, ranking: Sequence[Ranked]) -> 
 
 
 def _unstable(result: TradeoffResult, plain: Row) -> Iterator[str]:
-    """A defense that bounds the update also tames a step that is too large: no merit of the defense."""
-    reached = {row.accuracy.mean: row for row in result.rows if row.accuracy is not None}
+    """A defense that bounds the update also tames a step that is too large: no merit of the defense.
+
+    Changes of the protocol may do better for good reasons: more examples or more local steps in a round.
+    """
+    reached = {
+        row.accuracy.mean: row
+        for row in result.rows
+        if row.accuracy is not None and not part_of_the_protocol(row.point)
+    }
     if plain.accuracy is None or max(reached) <= plain.accuracy.mean + UNSTABLE:
         return
     best = reached[max(reached)]
@@ -152,77 +158,20 @@ def _how_it_was_attacked(row: Row) -> str:
             "It is heuristic. The figures are those of the worst attack, among them attacks by a server that "
             "knows of it; a cleverer one may get more: this is a lower bound on the leakage, no assurance."
         )
+    if part_of_the_protocol(row.point):
+        return (
+            "It is heuristic. The server runs the protocol, so every attack here knows of it; a cleverer one "
+            "may get more: this is a lower bound on the leakage, no assurance. What is known: "
+            f"{adaptive_attacker(row.point.defense.name)}"
+        )
     return (
         "It is heuristic and was attacked only by attacks that do not know of it: this is a lower bound "
-        f"on the leakage, no assurance. An attacker who knows: {_adaptive(row.point.defense.name)}"
+        f"on the leakage, no assurance. An attacker who knows: {adaptive_attacker(row.point.defense.name)}"
     )
 
 
 def _proven(row: Row) -> bool:
     return row.point.epsilon is not None and row.point.epsilon <= WEAK_EPSILON
-
-
-def _caveats(result: TradeoffResult) -> Iterator[str]:
-    rows, spec = result.rows, result.header.spec
-    if result.missing:
-        yield f"{result.missing} planned cells have not been run yet: the figures will change."
-    yield (
-        "0 exact copies is not safety: another attack, more rounds or more computing time may do better. "
-        "Attacks give a lower bound on the leakage, and only for the rounds that they saw."
-    )
-    heuristic = [row.point for row in rows if row.point.guarantee == "heuristic"]
-    adapted = dict.fromkeys(row.point.defense.name for row in rows if row.adapted)
-    if adapted:
-        yield (
-            f"Attacks were also run by a server that knows the defense ({', '.join(adapted)}). Its answers "
-            "are the ones that seepage has; there may be better ones."
-        )
-    names = dict.fromkeys(point.defense.name for point in heuristic if not _needs_noise(point))
-    for name in (name for name in names if name not in adapted):
-        yield (
-            f"{name} is heuristic, and the attacks here do not know that it is used. An attacker who does: "
-            f"{_adaptive(name)}"
-        )
-    for point in heuristic:
-        if _needs_noise(point):
-            yield (
-                f"{point.title}: without the noise, or with a server that leaves it out, nothing is proven; "
-                "only the clipping is left."
-            )
-    weak = [r.point.title for r in rows if r.point.epsilon is not None and r.point.epsilon > WEAK_EPSILON]
-    if weak:
-        yield (
-            f"{', '.join(weak)}: ε above {WEAK_EPSILON:g} promises little. Where theory's bound is near "
-            "100 %, the noise stopped these attacks only because they do not filter it."
-        )
-    training = spec["training"]
-    yield (
-        f"Accuracy is that of a short training ({training['rounds']} rounds, {training['clients']} clients "
-        f"with {training['examples']} examples each) at the same learning rate for all; a defense that "
-        "shrinks updates would gain from a larger one, and a longer training may rank them otherwise."
-    )
-    seeds = min(len(result.header.seeds), len(result.header.training_seeds))
-    if seeds == 1:
-        yield "Only one seed: how much the figures vary is not known."
-    elif seeds < 5:
-        yield f"Only {seeds} seeds: differences of the size of ± mean nothing."
-    for row in rows:
-        if row.accuracy_note:
-            yield f"{row.point.title}: {row.accuracy_note}"
-        for one in (one for pair in row.leaks for one in pair.both):
-            if one.status in {"failed", "partial"}:
-                yield f"{row.point.title}, {one.attack.title} ({one.status}): {one.reason}"
-
-
-def _needs_noise(point: DefenseRecord) -> bool:
-    """A mechanism whose proof rests on noise that is not there."""
-    entry = ALL_DEFENSES.get(point.defense.name)
-    return entry is not None and entry.guarantee != "heuristic" and not point.formal
-
-
-def _adaptive(name: str) -> str:
-    """What an attacker who knows of the defense does; a study may come from a version with other ones."""
-    return ALL_DEFENSES[name].adaptive if name in ALL_DEFENSES else "not known to this version of seepage."
 
 
 def _clip(value: float) -> float:

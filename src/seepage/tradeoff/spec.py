@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
@@ -101,7 +100,7 @@ def _together(point: AttackRef) -> tuple[DefenseSpec, ...]:
 
 def _strengths(defense: DefenseSpec) -> list[AttackRef]:
     """The product of all settings that are given as lists; `inside` lists other defenses."""
-    parameters = inspect.signature(lookup(ALL_DEFENSES, defense.name, "defense").build).parameters
+    parameters = lookup(ALL_DEFENSES, defense.name, "defense").parameters
     choices: dict[str, list[Any]] = {}
     for name, value in defense.options.items():
         # A setting that is itself a list (the layers to share) needs a list of lists to mean strengths.

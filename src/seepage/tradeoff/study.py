@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from seepage.auditor.prepare import Prepared, planned_attacks, prepare
+from seepage.auditor.prepare import Prepared, prepare, prepare_again
 from seepage.auditor.promise import defense_records
 from seepage.auditor.run import complete_cell, make_header
+from seepage.auditor.spec import ProtocolSpec
 from seepage.errors import SpecError
 from seepage.log import AttackRef, DefenseRecord, cell_id
 from seepage.tradeoff.record import StudyFolder
@@ -38,29 +39,36 @@ class Study:
 
     def check(self) -> None:
         """Everything a user could have known before: settings of every defense, enough data."""
-        for number, _ in enumerate(self.points):
-            self.audited(number).defenses(0)
-            self.trained(number).defenses(0)
-        _, held_out = self.trained(0).draw(self.spec.training_seeds[0])
-        found, wanted = 0 if held_out is None else len(held_out), self.spec.training.test_examples
-        if found < wanted:
+        for number, point in enumerate(self.points):
+            audited, trained = self.audited(number), self.trained(number)
+            self._check_training(point.title, audited.spec.protocol)
+            audited.check()
+            trained.check()
+            _, held_out = trained.draw(self.spec.training_seeds[0])
+            found, wanted = 0 if held_out is None else len(held_out), self.spec.training.test_examples
+            if found < wanted:
+                raise SpecError(
+                    f"training needs {wanted} held-out examples, but the clients leave {found}: lower "
+                    "training.test_examples, training.clients or training.examples."
+                )
+
+    def _check_training(self, title: str, protocol: ProtocolSpec) -> None:
+        """What a measure makes of the protocol must fit the training, which has the same data for all."""
+        training = self.spec.training
+        if training.examples % protocol.batch_size:
             raise SpecError(
-                f"training needs {wanted} held-out examples, but the clients leave {found}: lower "
-                "training.test_examples, training.clients or training.examples."
+                f"{title}: a client's {training.examples} training examples do not divide into batches of "
+                f"{protocol.batch_size}: choose training.examples as a multiple of every batch size."
+            )
+        if training.clients < protocol.clients:
+            raise SpecError(
+                f"{title}: {protocol.clients} clients take part, but training.clients is {training.clients}, "
+                "the same for every defense: raise it."
             )
 
     def audited(self, point: int) -> Prepared:
         """The audit of one point: other defenses, and attacks that know of them."""
-        digest = hashlib.sha256(f"{self.base.fingerprint} {self.points[point].title}".encode())
-        spec = self.spec.audit(self.points[point])
-        attacks = planned_attacks(spec, self.base.threat)
-        return replace(
-            self.base,
-            spec=spec,
-            refs=tuple(ref for ref, _ in attacks),
-            attacks={ref.key: attack for ref, attack in attacks},
-            fingerprint=digest.hexdigest(),
-        )
+        return prepare_again(self.base, self.spec.audit(self.points[point]))
 
     def refs(self, point: int) -> tuple[AttackRef, ...]:
         """The attacks of one point."""
@@ -72,17 +80,16 @@ class Study:
 
     def trained(self, point: int) -> Prepared:
         """The same protocol with the training's clients, each with several batches that take turns."""
-        wanted = self.spec.training
-        protocol = self.spec.protocol.model_copy(
-            update={"clients": wanted.clients, "rounds": self.batches_each, "fresh_batches": True}
+        wanted, audited = self.spec.training, self.audited(point)
+        protocol = audited.spec.protocol.model_copy(
+            update={
+                "clients": wanted.clients,
+                "rounds": wanted.examples // audited.spec.protocol.batch_size,
+                "fresh_batches": True,
+            }
         )
         update = {"protocol": protocol, "public_examples": wanted.test_examples}
-        return replace(self.base, spec=self.spec.audit(self.points[point]).model_copy(update=update))
-
-    @property
-    def batches_each(self) -> int:
-        """Batches of a client in the training; each is used every so many rounds."""
-        return self.spec.training.examples // self.spec.protocol.batch_size
+        return replace(audited, spec=audited.spec.model_copy(update=update))
 
     @cached_property
     def fingerprint(self) -> str:

@@ -1,0 +1,104 @@
+"""What an operator changes in the protocol itself: defenses that are no wrapper round the client's step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seepage.defenses.entry import MeasureEntry
+from seepage.types import Grant
+
+
+def larger_batches(batch_size: int, *, factor: int = 4) -> dict[str, Any]:
+    """`factor` times as many examples behind every update.
+
+    >>> larger_batches(8, factor=4)
+    {'batch_size': 32}
+    """
+    return {"batch_size": batch_size * _at_least(factor, 2, "factor")}
+
+
+def local_averaging(batch_size: int, *, batches: int = 4, epochs: int = 1) -> dict[str, Any]:
+    """Clients train on several mini-batches, perhaps several times, and send the change of the weights.
+
+    >>> local_averaging(8, batches=4)
+    {'algorithm': 'fedavg', 'batch_size': 32, 'local_batch_size': 8, 'local_epochs': 1}
+    """
+    return {
+        "algorithm": "fedavg",
+        "batch_size": batch_size * _at_least(batches, 1, "batches"),
+        "local_batch_size": batch_size,
+        "local_epochs": _at_least(epochs, 1, "epochs"),
+    }
+
+
+def secure_sum(
+    batch_size: int, *, clients: int = 4, fakes: int = 0, minimum_honest: int = 1
+) -> dict[str, Any]:
+    """Nobody sees more than the sum over the clients; `fakes` and `minimum_honest` as in the protocol.
+
+    >>> secure_sum(8, clients=4)["aggregation"]
+    'secure_sum'
+    """
+    return {
+        "aggregation": "secure_sum",
+        "clients": _at_least(clients, 2, "clients"),
+        "fakes": fakes,
+        "minimum_honest": minimum_honest,
+    }
+
+
+def median(batch_size: int, *, clients: int = 4) -> dict[str, Any]:
+    """The coordinate-wise median of the clients' updates is all that reaches the server.
+
+    >>> median(8, clients=5)
+    {'aggregation': 'median', 'clients': 5}
+    """
+    return {"aggregation": "median", "clients": _at_least(clients, 3, "clients")}
+
+
+def _at_least(value: int, smallest: int, name: str) -> int:
+    if not isinstance(value, int) or value < smallest:
+        raise ValueError(f"{name} must be a whole number of at least {smallest}")
+    return value
+
+
+MEASURES: dict[str, MeasureEntry] = {
+    "larger_batches": MeasureEntry(
+        change=larger_batches,
+        description="More examples behind every update.",
+        runs_at="protocol",
+        trusts="the server: to leave the batch size alone",
+        guarantee="heuristic",
+        adaptive="The attacks here know the batch size; crafted weights undo it (Boenisch et al., "
+        "Section 9.3).",
+    ),
+    "local_averaging": MeasureEntry(
+        change=local_averaging,
+        description="Several local mini-batches and epochs before anything is sent (FedAvg).",
+        runs_at="protocol",
+        trusts="the server: to leave the local training alone",
+        guarantee="heuristic",
+        adaptive="The attacks here know the local training and simulate it; rows of crafted weights become "
+        "averages (Boenisch et al., Table 9).",
+    ),
+    "secure_sum": MeasureEntry(
+        change=secure_sum,
+        description="Secure aggregation: only the sum over the clients can be seen.",
+        runs_at="protocol",
+        trusts="that the other contributors are real: a server may fill the sum up with fakes",
+        guarantee="heuristic",
+        adaptive="The sum is one large batch to the attacks here; all-zero fakes single a victim out "
+        "(Boenisch et al., Section 10.4: fakes = 3), and minimum_honest is the answer to that.",
+    ),
+    "median": MeasureEntry(
+        change=median,
+        description="Only the coordinate-wise median over the clients reaches the server.",
+        runs_at="protocol",
+        trusts="whoever takes the median: to keep single updates from the server",
+        guarantee="heuristic",
+        adaptive="Weights may be crafted so that the target is the median (Wen et al., Section 5); the "
+        "attacks here read the median as if it were a mean.",
+        hides=frozenset({Grant.INDIVIDUAL_UPDATES, Grant.TARGET_CLIENT}),
+    ),
+}
+"""By the name that an audit file uses."""
