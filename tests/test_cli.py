@@ -340,3 +340,10 @@ def test_tradeoff_writes_a_page(user: Path, capsys: pytest.CaptureFixture[str]) 
     assert "study/tradeoff.html" in capsys.readouterr().out
     assert "clipping" in (user / "study" / "tradeoff.html").read_text()
     assert run("tradeoff", "gone.toml") == 2
+
+
+def test_python_m_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "seepage", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "tradeoff" in done.stdout

@@ -10,6 +10,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from seepage.defenses import Deployment, per_example
+from seepage.defenses.dense_clipping import is_plain_dense
 from seepage.defenses.dp_sgd import dp_sgd
 from seepage.defenses.per_example import clipped_sum, per_example_gradients
 from seepage.errors import ModelError
@@ -116,6 +117,59 @@ def test_vmap_is_used_where_it_can_be(monkeypatch) -> None:
     received, batch = setting("conv")
     model = received.model.eval()
     per_example_gradients(model, dict(model.named_parameters()), dict(model.named_buffers()), batch, "auto")
+
+
+def dense_net(*, bias: bool = True) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 7, bias=bias), nn.ReLU(), nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 4)
+    )
+
+
+@pytest.mark.parametrize("loss", ["auto", "cross_entropy_sum"])
+@pytest.mark.parametrize("clip", [1e-3, 0.4, 1e6])
+@pytest.mark.parametrize("bias", [True, False])
+def test_dense_networks_are_clipped_without_forming_the_gradients(
+    monkeypatch: pytest.MonkeyPatch, bias: bool, clip: float, loss: str
+) -> None:
+    torch.manual_seed(5)
+    model = dense_net(bias=bias).double()
+    batch = Batch(torch.randn(6, 1, 6, 6, dtype=torch.float64), torch.randint(4, (6,)))
+    batch.inputs[2] = 0.0
+    parameters = dict(model.named_parameters())
+    assert is_plain_dense(model)
+    found = clipped_sum(model, parameters, {}, batch, loss, clip=clip)
+    monkeypatch.setattr(per_example, "is_plain_dense", lambda _: False)
+    expected = clipped_sum(model, parameters, {}, batch, loss, clip=clip)
+    assert all(torch.allclose(found[name], expected[name], rtol=1e-12, atol=1e-14) for name in parameters)
+    assert not any(t.requires_grad for t in found.values())
+
+
+def test_frozen_layers_do_not_count_towards_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(6)
+    model = dense_net().double()
+    batch = Batch(torch.randn(3, 1, 6, 6, dtype=torch.float64), torch.tensor([0, 1, 2]))
+    parameters = {name: p for name, p in model.named_parameters() if not name.startswith("1.")}
+    fixed = {name: p.detach() for name, p in model.named_parameters() if name.startswith("1.")}
+    found = clipped_sum(model, parameters, fixed, batch, "auto", clip=0.3)
+    monkeypatch.setattr(per_example, "is_plain_dense", lambda _: False)
+    expected = clipped_sum(model, parameters, fixed, batch, "auto", clip=0.3)
+    assert all(torch.allclose(found[name], expected[name], rtol=1e-12) for name in parameters)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Linear(4, 2)),  # rows of a sequence would be summed
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3)),
+        nn.Sequential(nn.Flatten(0), nn.Linear(4, 3)),
+        nn.Sequential(nn.Flatten(), *[nn.Linear(4, 4)] * 2),
+        nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(4, 4))),
+        conv_net(),
+        nn.Sequential(),
+    ],
+)
+def test_no_other_model_takes_the_short_cut(model: nn.Module) -> None:
+    assert not is_plain_dense(model)
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 10**9])

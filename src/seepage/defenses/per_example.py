@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from seepage.defenses.dense_clipping import dense_clipped_sum, is_plain_dense
 from seepage.federation.local import batch_gradients, forward_loss
 from seepage.types import Batch
 
@@ -59,6 +60,8 @@ def clipped_sum(
     model: nn.Module, parameters: Tensors, buffers: Tensors, batch: Batch, loss: str, *, clip: float
 ) -> Tensors:
     """The sum over the examples of g_i / max(1, ||g_i|| / clip), the norm taken over all parameters."""
+    if is_plain_dense(model):
+        return dense_clipped_sum(model, parameters, buffers, batch, loss, clip=clip)
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
     size = sum(p.numel() for p in parameters.values())
     at_once = max(1, MOST_NUMBERS_AT_ONCE // size)
