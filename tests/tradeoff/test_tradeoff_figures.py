@@ -15,7 +15,8 @@ from seepage.tradeoff import Row, TradeoffResult, advise, pareto_front, reconstr
 from seepage.tradeoff.leakage import Leak, Spread, leak, removed_error
 from seepage.tradeoff.plot import build_plot
 from seepage.tradeoff.record import StudyFolder, StudyHeader
-from seepage.tradeoff.result import _leaks, _short_title
+from seepage.tradeoff.result import _counted_spaces, _leaks, _row, _short_title
+from seepage.tradeoff.words import leak_text
 
 
 def test_the_bound_is_reached_by_the_best_attacker_of_a_simulated_mechanism() -> None:
@@ -131,6 +132,35 @@ def row(name: str, accuracy: float, leakage: float, *, epsilon: float | None = N
         leakage=leakage,
         exact=leakage,
     )
+
+
+def of_features(one: Row) -> Row:
+    leaks = tuple(found.model_copy(update={"space": "fc2"}) for found in one.leaks)
+    return one.model_copy(update={"leaks": leaks})
+
+
+def test_features_are_not_inputs() -> None:
+    inputs, features = row("none", 0.9, 1.0), of_features(row("clipping", 0.9, 1.0))
+    assert _counted_spaces([inputs.leaks, features.leaks]) == {"input"}
+    assert _counted_spaces([features.leaks]) == {"input", "fc2"}
+    assert "features of layer 'fc2'" in leak_text(features.leaks[0])
+    mixed = " ".join(advise(study(inputs, features)).caveats)
+    assert "shown in the table there, not counted as leakage" in mixed
+    alone = " ".join(advise(study(of_features(inputs), features)).caveats)
+    assert "so the leakage is that of features" in alone
+    assert "features" not in " ".join(advise(study(inputs, inputs)).caveats)
+
+
+def test_only_what_counts_is_in_the_row(tmp_path: Path) -> None:
+    inputs, features = row("none", 0.9, 0.4), of_features(row("none", 0.9, 1.0))
+    found = _row(
+        StudyFolder(tmp_path),
+        study(inputs).header,
+        inputs.point,
+        (*inputs.leaks, *features.leaks),
+        frozenset({"input"}),
+    )
+    assert (found.leakage, found.exact, len(found.leaks)) == (0.4, 0.4, 2)
 
 
 def study(*rows: Row, title: str = "a study") -> TradeoffResult:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from seepage.guardian import ALL_DEFENSES
 from seepage.log import DefenseRecord
 from seepage.tradeoff.result import TradeoffResult
+from seepage.types import INPUT_SPACE
 
 WEAK_EPSILON = 10.0
 """Above it, the promise allows an attacker's odds to grow by more than a factor of 20 000."""
@@ -32,6 +33,14 @@ def _of_the_attacks(result: TradeoffResult) -> Iterator[str]:
         "0 exact copies is not safety: another attack, more rounds or more computing time may do better. "
         "Attacks give a lower bound on the leakage, and only for the rounds that they saw."
     )
+    every = [one for row in rows for pair in row.leaks for one in pair.both if one.main is not None]
+    if features := dict.fromkeys(one.attack.plain.title for one in every if one.space != INPUT_SPACE):
+        counted = any(one.space == INPUT_SPACE for one in every)
+        yield f"{', '.join(features)}: rebuilt features inside the network, not inputs" + (
+            ", at least at some points: shown in the table there, not counted as leakage."
+            if counted
+            else ". No attack here got inputs, so the leakage is that of features."
+        )
     heuristic = [row.point for row in rows if row.point.guarantee == "heuristic"]
     adapted = dict.fromkeys(row.point.defense.name for row in rows if row.adapted)
     if adapted:

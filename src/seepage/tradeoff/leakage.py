@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 
 from seepage.log import AttackRef, Cell
 from seepage.log.record import Record
+from seepage.types import INPUT_SPACE
 
 MAIN = ("psnr", "token_accuracy", "rmse", "cosine")
 """The metric shown: of pictures, texts, rows, and of a layer's features."""
@@ -36,6 +37,8 @@ class Leak(Record):
     status: str
     """done, partial, not_applicable, failed or not_run."""
     reason: str = ""
+    space: str = INPUT_SPACE
+    """What was rebuilt: inputs, or the features that enter the layer of this name."""
     exact: Spread | None = None
     """Share of the examples that came back exactly."""
     exact_count: int = 0
@@ -99,6 +102,7 @@ def leak(attack: AttackRef, cells: Sequence[Cell], planned: int) -> Leak:
         attack=attack,
         status="partial" if missing else "done",
         reason=f"{missing} of {planned} seeds missing{': ' + others[0] if others else ''}" if missing else "",
+        space=done[0].space,
         exact=_over_seeds(done, "exact"),
         exact_count=sum(int(e.scores.get("exact", 0.0) == 1.0) for c in done for e in c.examples),
         examples=sum(len(c.examples) for c in done),

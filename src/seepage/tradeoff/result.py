@@ -12,6 +12,7 @@ from seepage.log.record import Record
 from seepage.tradeoff.leakage import Leak, Spread, leak
 from seepage.tradeoff.record import StudyFolder, StudyHeader
 from seepage.tradeoff.robustness import reconstruction_bound
+from seepage.types import INPUT_SPACE
 
 
 class Row(Record):
@@ -24,7 +25,8 @@ class Row(Record):
     worst: str = ""
     """The attack that leaked most, adaptive ones included."""
     leakage: float | None = None
-    """The worst attack's share of the guess's error removed; None: not known yet."""
+    """The worst attack's share of the guess's error removed; None: not known yet. Of inputs, unless every
+    attack of the study that got anything got features."""
     exact: float | None = None
     """The worst attack's share of exact copies."""
     bound_seen: float | None = None
@@ -55,7 +57,12 @@ class TradeoffResult:
         folder = StudyFolder(Path(path))
         header = folder.read_header()
         logs = [AuditLog.read(folder.point(point.key).path) for point in header.points]
-        rows = [_row(folder, header, point, log) for point, log in zip(header.points, logs, strict=True)]
+        leaks = [_leaks(log, len(header.seeds)) for log in logs]
+        counted = _counted_spaces(leaks)
+        rows = [
+            _row(folder, header, point, found, counted)
+            for point, found in zip(header.points, leaks, strict=True)
+        ]
         marks = pareto_front([(_mean(row.accuracy), row.leakage) for row in rows])
         trained = sum(
             int(folder.training_file(p.key, s).is_file())
@@ -98,12 +105,23 @@ def pareto_front(points: Sequence[tuple[float | None, float | None]]) -> list[bo
     return [point is not None and not beaten(point) for point in known]
 
 
-def _row(folder: StudyFolder, header: StudyHeader, point: DefenseRecord, log: AuditLog) -> Row:
+def _counted_spaces(leaks: Sequence[Sequence[Leak]]) -> frozenset[str]:
+    """Features are not inputs: where some attack of the study rebuilds inputs, only those are compared."""
+    found = {one.space for row in leaks for pair in row for one in pair.both if one.main is not None}
+    return frozenset({INPUT_SPACE}) if INPUT_SPACE in found else frozenset({INPUT_SPACE} | found)
+
+
+def _row(
+    folder: StudyFolder,
+    header: StudyHeader,
+    point: DefenseRecord,
+    leaks: tuple[Leak, ...],
+    counted: frozenset[str],
+) -> Row:
     trainings = [folder.read_training(point.key, seed) for seed in header.training_seeds]
     finished = [cell for cell in trainings if cell is not None]
     reached = [cell.accuracy for cell in finished if cell.accuracy is not None]
-    leaks = _leaks(log, len(header.seeds))
-    every = [one for pair in leaks for one in pair.both]
+    every = [one for pair in leaks for one in pair.both if one.space in counted]
     measured = [(one.leakage.mean, _short_title(one)) for one in every if one.leakage is not None]
     leakage, worst = max(measured) if measured else (None, "")
     seen = max((one.rounds for one in every), default=0)

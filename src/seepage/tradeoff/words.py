@@ -6,6 +6,7 @@ import math
 import unicodedata
 
 from seepage.tradeoff.leakage import Leak, Spread
+from seepage.types import INPUT_SPACE
 
 DASH = "–"
 SPACE = "\N{NO-BREAK SPACE}"
@@ -60,7 +61,8 @@ def leak_text(leak: Leak) -> str:
     """`13 of 16 exact`, or why there is no figure."""
     if leak.main is None:
         return leak.status.replace("_", " ")
-    return f"{leak.exact_count} of {leak.examples} exact"
+    of = "" if leak.space == INPUT_SPACE else f" (features of layer '{leak.space}')"
+    return f"{leak.exact_count} of {leak.examples} exact{of}"
 
 
 def printable(text: str) -> str:
