@@ -8,6 +8,7 @@ not expect it.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from torch import nn
 from seepage.attacks.base import Attack
 from seepage.attacks.gradient_inversion import GradientInversion
 from seepage.attacks.parts.adaptive.answers import ANSWERS, Answer
+from seepage.attacks.parts.adaptive.copies import with_copies_counted, without_claims_on_copies
 from seepage.attacks.parts.adaptive.spoiled import next_best
 from seepage.attacks.parts.layers import trace_linear_layers
 from seepage.errors import SpecError
@@ -44,6 +46,7 @@ class Adaptive(Attack):
         self.build = build
         self.inner = self._built(None)
         self.requires = self.inner.requires
+        self.copies = math.prod(answer.copies(settings) for answer, settings in self.answers)
         self._restored: list[tuple[Exchange, Exchange, tuple[str, ...]]] = []
 
     def check(self, model: nn.Module, known: Knowledge) -> None:
@@ -60,7 +63,8 @@ class Adaptive(Attack):
         self._restored.clear()
         attack, moved = self._attack(exchanges[0].broadcast.model, known)
         notes = dict.fromkeys((*moved, *(note for _, told in restored for note in told)))
-        return attack.reconstruct([e for e, _ in restored], known).with_notes(*notes)
+        found = attack.reconstruct([e for e, _ in restored], known)
+        return without_claims_on_copies(found, self.copies).with_notes(*notes)
 
     def _attack(self, model: nn.Module, known: Knowledge) -> tuple[Attack, tuple[str, ...]]:
         """The attack, sent to another layer where the usual one says nothing."""
@@ -82,7 +86,7 @@ class Adaptive(Attack):
         for seen, done, notes in self._restored:
             if seen is exchange:
                 return done, notes
-        restored, told = exchange, tuple[str, ...]()
+        restored, told = with_copies_counted(exchange, self.copies), tuple[str, ...]()
         for answer, settings in self.answers:
             tensors, notes = answer.restore(restored, known, settings)
             update = replace(restored.update, tensors={**restored.update.tensors, **tensors})

@@ -75,6 +75,7 @@ class Prepared:
             clients=protocol.clients,
             aggregation=protocol.aggregation,
             sees_each_update=sees_each_update(self.threat, protocol.aggregation),
+            input=self.dataset.spec,
         )
         wanted = wrappers(self.spec.defenses)
         _check_order(wanted)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from seepage.types import Defense, Grant, LocalTraining
+from seepage.types import Defense, Grant, InputSpec, LocalTraining
 
 RunsAt = Literal["client", "server", "protocol"]
 Guarantee = Literal["formal (DP)", "heuristic"]
@@ -24,6 +24,8 @@ class Deployment:
     aggregation: str = "per_client"
     sees_each_update: bool = True
     """Somebody looks at single updates, not only at their aggregate."""
+    input: InputSpec | None = None
+    """Shape and range of one example."""
 
 
 @dataclass(frozen=True, kw_only=True)

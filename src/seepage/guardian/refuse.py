@@ -6,7 +6,7 @@ import copy
 
 from torch import nn
 
-from seepage.defenses import DEFENSES, MEASURES, DefenseEntry, Described
+from seepage.defenses import DEFENSES, MEASURES, DefenseEntry, Deployment, Described
 from seepage.detectors.loss_jump import loss_jump
 from seepage.detectors.step_history import MOST_ROUNDS
 from seepage.errors import NotApplicable
@@ -54,15 +54,15 @@ def _refusal(number: int, evidence: str) -> str:
     )
 
 
-def _by_weights_alone(*, strict: bool = False) -> Defense:
-    return refuse_traps(strict=strict)
+def _in_an_audit(*, strict: bool = False, deployment: Deployment | None = None) -> Defense:
+    return refuse_traps(spec=None if deployment is None else deployment.input, strict=strict)
 
 
 ALL_DEFENSES: dict[str, Described] = {
     **DEFENSES,
     **MEASURES,
     "refuse_traps": DefenseEntry(
-        build=_by_weights_alone,
+        build=_in_an_audit,
         description="refuses to train on a received model that the guard calls a trap",
         runs_at="client",
         trusts="nobody",

@@ -18,6 +18,7 @@ from seepage.auditor.prepare import prepare
 from seepage.auditor.run import run_cell
 from seepage.auditor.spec import parse_spec
 from seepage.defenses import DEFENSES
+from seepage.defenses.oasis import with_copies
 from seepage.errors import SpecError
 from seepage.federation import client
 from seepage.log import AttackRef
@@ -134,8 +135,24 @@ def test_matching_signs_prefers_the_true_examples() -> None:
 
 
 def test_every_answer_is_to_a_defense_that_exists() -> None:
-    assert set(ANSWERS) <= set(DEFENSES)
-    assert set(DEFENSES) - set(ANSWERS) == {"oasis"}
+    assert set(ANSWERS) == set(DEFENSES)
+
+
+@pytest.mark.parametrize("transforms", [["rotate90", "rotate180", "rotate270"], ["flip_horizontal"]])
+def test_who_knows_of_the_copies_peels_them_all(transforms: list[str]) -> None:
+    """The client says 3 examples; the gradient is that of 3 and their copies."""
+    exchange = seen("oasis", net(400), transforms=transforms)
+    plain = ATTACKS["exact_extraction"]().run([exchange], KNOWN)
+    knowing = adaptive(attack="exact_extraction", knows=[{"name": "oasis", "transforms": transforms}]).run(
+        [exchange], KNOWN
+    )
+    everything = with_copies(batch(), transforms).inputs.flatten(1)
+    distances = torch.cdist(everything, knowing.values.flatten(1))
+    assert distances.amin(dim=1).max() < 1e-4 and len(knowing.values) == len(everything)
+    assert plain.claimed is not None and int(plain.claimed.sum()) == len(everything) > 3
+    # Which of them are the client's own cannot be known, so nothing is vouched for.
+    assert knowing.claimed is None and any("transformed copy" in note for note in knowing.notes)
+    assert knowing.label_counts is not None and knowing.label_counts.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

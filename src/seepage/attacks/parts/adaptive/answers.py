@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from seepage.attacks.parts.adaptive.bias import bias_from_range
+from seepage.attacks.parts.adaptive.copies import Copies, one_each, transformed_copies
 from seepage.attacks.parts.adaptive.factor import undo_clipping
 from seepage.attacks.parts.adaptive.matching import Around, by_sign, unchanged, where_sent
 from seepage.attacks.parts.adaptive.restore import (
@@ -27,6 +28,8 @@ class Answer:
     """For attacks that search for inputs whose update looks like the one that was sent."""
     spoiled: Spoiled = none_spoiled
     """For attacks that read or craft one layer: where not to."""
+    copies: Copies = one_each
+    """Training examples for each of the client's."""
 
 
 ANSWERS: dict[str, Answer] = {
@@ -39,6 +42,7 @@ ANSWERS: dict[str, Answer] = {
     "sign": Answer(restore=values_of_signs, distance=by_sign),
     "hide_bias": Answer(restore=bias_from_range, distance=where_sent),
     "soteria": Answer(distance=where_sent, spoiled=defended_layer),
+    "oasis": Answer(copies=transformed_copies),
     "share_layers": Answer(distance=where_sent, spoiled=kept_back),
 }
 """Under the name of the defense, as an audit file has it. Defenses that are not here have no answer yet."""
