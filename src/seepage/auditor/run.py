@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 import re
-import subprocess
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +13,7 @@ from seepage.attacks import Attack
 from seepage.attacks.parts.checkpoint import keeping
 from seepage.attacks.prior_only import PriorOnly
 from seepage.auditor.cost import measure
+from seepage.auditor.header import audit_title, make_header
 from seepage.auditor.live import OnStep, watching
 from seepage.auditor.measures import wrappers
 from seepage.auditor.partial import PartialStates
@@ -32,7 +29,6 @@ from seepage.federation import (
     knowledge,
     missing_grants,
     play,
-    server_sees,
 )
 from seepage.log import (
     ADAPTIVE,
@@ -41,10 +37,7 @@ from seepage.log import (
     AuditLog,
     Cell,
     Cost,
-    Header,
-    InputRecord,
     RunFolder,
-    ThreatRecord,
     cell_id,
 )
 from seepage.log.pictures import picture_grid
@@ -57,17 +50,6 @@ from seepage.types import (
     Knowledge,
     Modality,
     Reconstruction,
-)
-
-PACKAGES = (
-    "seepage",
-    "torch",
-    "numpy",
-    "scipy",
-    "torchmetrics",
-    "scikit-image",
-    "scikit-learn",
-    "safetensors",
 )
 
 _KEEP_EVERY = 30.0
@@ -131,10 +113,6 @@ def default_folder(prepared: Prepared) -> Path:
     """The same spec, model and data lead to the same folder, so that the same command resumes."""
     words = re.findall(r"[a-z0-9]+", audit_title(prepared.spec).lower())
     return Path("seepage-runs") / f"{'-'.join(words)[:40].strip('-')}-{prepared.fingerprint[:8]}"
-
-
-def audit_title(spec: AuditSpec) -> str:
-    return spec.title or f"{spec.model.name} on {spec.data.name}"
 
 
 def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Scored | None]:
@@ -248,70 +226,3 @@ def _score(
         honest=prepared.model(seed),
         tolerance=prepared.spec.exact_tolerance,
     )
-
-
-def make_header(prepared: Prepared) -> Header:
-    """Everything about the run that is known before it starts."""
-    spec, data = prepared.spec, prepared.dataset
-    protocol = spec.protocol
-    return Header(
-        title=audit_title(spec),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        spec=spec.model_dump(mode="json"),
-        spec_hash=prepared.fingerprint,
-        seeds=spec.seeds,
-        attacks=prepared.refs,
-        threat=ThreatRecord(
-            name=prepared.threat.name,
-            description=prepared.threat.description,
-            grants=tuple(sorted(prepared.threat.grants)),
-            rounds=prepared.threat.rounds,
-            server_sees=server_sees(
-                prepared.threat,
-                protocol.aggregation,
-                protocol.clients,
-                fakes=protocol.fakes,
-                minimum_honest=protocol.minimum_honest,
-            ),
-        ),
-        defenses=defense_records(spec, prepared.local),
-        input=InputRecord(
-            modality=data.spec.modality.value,
-            shape=data.spec.shape,
-            num_classes=data.spec.num_classes,
-            value_range=data.spec.value_range,
-            class_names=data.spec.class_names,
-            column_names=data.spec.column_names,
-        ),
-        model_name=prepared.model_name,
-        model_parameters=prepared.model_parameters,
-        data_name=data.name,
-        data_source=data.source,
-        data_examples=len(data),
-        exact_tolerance=spec.exact_tolerance,
-        device=str(prepared.device),
-        packages=_versions(),
-        python=platform.python_version(),
-        git_revision=_git_revision(),
-    )
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _git_revision() -> str | None:
-    """The revision of the folder the audit is started from: the user's own code, if it is under git."""
-    try:
-        result = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from seepage.attacks.parts.layers import watching
 from seepage.auditor.traits import example_traits
 from seepage.errors import ModelError
 from seepage.federation import Played, training_mode
@@ -118,20 +119,13 @@ def _in_space(inputs: Tensor, space: str, spec: InputSpec, model: nn.Module) -> 
 
 def layer_inputs(model: nn.Module, layer: str, inputs: Tensor) -> Tensor:
     """(n, d): what reaches the named layer for each input, flattened."""
-    seen: list[Tensor] = []
-    handle = model.get_submodule(layer).register_forward_pre_hook(
-        lambda _module, args: seen.append(args[0].detach().flatten(1).cpu())
-    )
-    try:
-        with torch.no_grad(), training_mode(model, False):
-            model(inputs)
-    finally:
-        handle.remove()
+    with watching(model, layer) as seen, torch.no_grad(), training_mode(model, False):
+        model(inputs)
     if not seen:
         raise ModelError(
             f"layer '{layer}' was not reached in a forward pass, so its features cannot be scored."
         )
-    return seen[0]
+    return seen[0].flatten(1).cpu()
 
 
 def _flat_guess(truth: Tensor, space: str, spec: InputSpec) -> Tensor:

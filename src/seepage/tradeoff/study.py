@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from seepage.auditor.header import make_header
 from seepage.auditor.prepare import Prepared, prepare, prepare_again
 from seepage.auditor.promise import defense_records
-from seepage.auditor.run import complete_cell, make_header
+from seepage.auditor.run import complete_cell
 from seepage.auditor.spec import ProtocolSpec
 from seepage.errors import SpecError
 from seepage.log import AttackRef, DefenseRecord, cell_id
