@@ -91,6 +91,34 @@ def test_pull_equals_autograd(name: str, layers: str) -> None:
         assert torch.allclose(found, wanted, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("size", [1e-1, 1e-3, 1e-5])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_small_angle_does_not_round_to_zero(size: float, weighted: bool) -> None:
+    """1 - cos of two float32 vectors at an angle of about `size`, against float64."""
+    generator = torch.Generator().manual_seed(0)
+    observed = [torch.randn(40, 30, generator=generator), torch.randn(30, generator=generator)]
+    near = [3 * (o + size * torch.randn(o.shape, generator=generator)) for o in observed]
+    weights = [0.5, 2.0] if weighted else None
+    exact = [[t.double() for t in tensors] for tensors in (near, observed)]
+    a, b = (
+        torch.cat([(w**0.5) * t.flatten() for w, t in zip(weights or [1, 1], ts, strict=True)])
+        for ts in exact
+    )
+    unit_a, unit_b = a / a.norm(), b / b.norm()
+    expected = float((unit_a - unit_b).square().sum() / 2)
+    tolerance = max(1e-5, 1e-7 / size)
+    assert float(cosine(near, observed, weights)) == pytest.approx(expected, rel=tolerance)
+    value, _ = pull_of(cosine, observed, weights)([t.clone() for t in near])
+    assert float(value) == pytest.approx(expected, rel=5 * tolerance)
+
+
+def test_opposite_and_dead_updates_are_far() -> None:
+    one = [torch.tensor([1.0, 2.0])]
+    for other, expected in (([-one[0]], 2.0), ([torch.zeros(2)], 1.0)):
+        assert float(cosine(other, one)) == pytest.approx(expected)
+        assert float(pull_of(cosine, one)([other[0].clone()])[0]) == pytest.approx(expected)
+
+
 def test_pull_of_a_dead_network_is_finite() -> None:
     value, (pull,) = pull_of(cosine, [torch.tensor([3.0, 4.0])])([torch.zeros(2)])
     assert value.item() == 1.0

@@ -42,8 +42,16 @@ def cosine(simulated: Tensors, observed: Tensors, weights: Weights = None) -> Te
     """
     # the floor keeps the derivative finite where a dead network simulates a zero gradient
     tiny = torch.finfo(observed[0].dtype).tiny
-    norms = _inner(simulated, simulated, weights).clamp_min(tiny) * _inner(observed, observed, weights)
-    return 1 - _inner(simulated, observed, weights) / norms.clamp_min(tiny).sqrt()
+    own = _inner(simulated, simulated, weights)
+    to_unit, observed_to_unit = (
+        length.clamp_min(tiny).rsqrt() for length in (own, _inner(observed, observed, weights))
+    )
+    # Half the squared distance of two unit vectors is 1 - cos, but does not round to 0 below 1e-7: smooth
+    # networks are far from solved there, and relative priors would vanish.
+    apart = [
+        (a * to_unit - b * observed_to_unit).square().sum() for a, b in zip(simulated, observed, strict=True)
+    ]
+    return _total(apart, weights) / 2 + torch.where(own > tiny, 0.0, 0.5)
 
 
 def euclidean(simulated: Tensors, observed: Tensors, weights: Weights = None) -> Tensor:
@@ -89,19 +97,26 @@ def pull_of(distance: Distance, observed: Tensors, weights: Weights = None) -> P
 
 
 def _pull_of_cosine(observed: Tensors, weights: Weights) -> Pull:
-    """With s = <g, o> and n = |g| |o|: d(1 - s/n)/dg = s/(n |g|^2) g - o/n, written over g."""
+    """With s = <g, o> and n = |g| |o|: u = d(1 - s/n)/dg = s/(n |g|^2) g - o/n, written over g.
+
+    Its length gives the distance without cancellation: 1 - cos = |u|^2 |g|^2 / (1 + cos).
+    """
     tiny = torch.finfo(observed[0].dtype).tiny
     length = _dot(observed, observed, weights)
-    shares = [1.0] * len(observed) if weights is None else list(weights)
 
     def pull(simulated: Tensors) -> tuple[Tensor, Tensors]:
         own, shared = _dot(simulated, simulated, weights), _dot(simulated, observed, weights)
         norm = (own.clamp_min(tiny) * length).clamp_min(tiny).sqrt()
         # the floors, see `cosine`, do not move with g
         stretch = float(shared / (norm * own)) if own > tiny else 0.0
-        for g, o, share in zip(simulated, observed, shares, strict=True):
-            g.mul_(share * stretch).sub_(o, alpha=share / float(norm))
-        return 1 - shared / norm, simulated
+        for g, o in zip(simulated, observed, strict=True):
+            g.mul_(stretch).sub_(o, alpha=1 / float(norm))
+        near = shared / norm
+        value = _dot(simulated, simulated, weights) * own / (1 + near) if near > 0 else 1 - near
+        if weights is not None:
+            for g, share in zip(simulated, weights, strict=True):
+                g.mul_(share)
+        return value, simulated
 
     return pull
 

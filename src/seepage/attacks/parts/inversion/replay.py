@@ -17,9 +17,32 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from seepage.types import LocalTraining
+
+Gradient = Callable[[Sequence[Tensor], Tensor, Tensor, bool], tuple[Tensor, ...]]
+"""(weights, inputs, labels, differentiable) to the gradient of the loss with respect to the weights."""
 State = tuple[Tensor, ...]
 Step = Callable[..., State]
 """(inputs, labels, *state, differentiable=) to the next state."""
+
+
+def sgd_step(gradient: Gradient, training: LocalTraining, count: int) -> Step:
+    """torch.optim.SGD written out, as its own step is not differentiable.
+
+    A state holds `count` weights, then their velocities, if there is momentum and a step was taken.
+    """
+
+    def step(x: Tensor, y: Tensor, *state: Tensor, differentiable: bool = True) -> State:
+        weights, velocity = state[:count], state[count:]
+        grads = gradient(weights, x, y, differentiable)
+        if training.weight_decay:
+            grads = tuple(g.add(w, alpha=training.weight_decay) for g, w in zip(grads, weights, strict=True))
+        if training.momentum and velocity:
+            grads = tuple(v.mul(training.momentum).add(g) for v, g in zip(velocity, grads, strict=True))
+        moved = tuple(w.add(g, alpha=-training.lr) for w, g in zip(weights, grads, strict=True))
+        return (*moved, *grads) if training.momentum else moved
+
+    return step
 
 
 @dataclass(frozen=True)

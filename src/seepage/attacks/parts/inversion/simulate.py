@@ -6,7 +6,7 @@ the way back (see `replay`), so that memory hardly grows with their number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,11 +15,8 @@ from torch.func import functional_call
 from seepage.attacks.parts.inversion.embeddings import forward_from_embeddings
 from seepage.attacks.parts.inversion.problem import Problem
 from seepage.attacks.parts.inversion.relaxed_labels import as_targets
-from seepage.attacks.parts.inversion.replay import Replay
+from seepage.attacks.parts.inversion.replay import Gradient, Replay, sgd_step
 from seepage.federation import LOSSES, local_batches, loss_name, trainable
-
-Gradient = Callable[[Sequence[Tensor], Tensor, Tensor, bool], tuple[Tensor, ...]]
-"""(weights, inputs, labels, differentiable) to the gradient of the loss with respect to the weights."""
 
 
 def simulated_update(
@@ -68,19 +65,8 @@ def _delta(
     *,
     replay: bool,
 ) -> tuple[Tensor, ...]:
-    """torch.optim.SGD written out, as its own step is not differentiable."""
     training, count = problem.training, len(received)
-
-    def step(x: Tensor, y: Tensor, *state: Tensor, differentiable: bool = True) -> tuple[Tensor, ...]:
-        weights, velocity = state[:count], state[count:]
-        grads = gradient(weights, x, y, differentiable)
-        if training.weight_decay:
-            grads = tuple(g.add(w, alpha=training.weight_decay) for g, w in zip(grads, weights, strict=True))
-        if training.momentum and velocity:
-            grads = tuple(v.mul(training.momentum).add(g) for v, g in zip(velocity, grads, strict=True))
-        moved = tuple(w.add(g, alpha=-training.lr) for w, g in zip(weights, grads, strict=True))
-        return (*moved, *grads) if training.momentum else moved
-
+    step = sgd_step(gradient, training, count)
     batches = local_batches(len(inputs), training)
     state: tuple[Tensor, ...] = tuple(received)
     if replay and len(batches) > 1:
