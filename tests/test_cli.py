@@ -132,8 +132,10 @@ def test_the_written_study_runs_once_model_and_data_are_filled_in(
     for written, small in (
         ("[0, 1, 2]", "[0]"),
         ("rounds     = 100", "rounds = 1"),
-        ("clients    = 4", "clients = 1"),
-        ("examples   = 64", "examples = 3"),
+        ("{name = \"secure_sum\", clients = 4}", "{name = \"secure_sum\", clients = 2}"),
+        ("batches = 4", "batches = 2"),
+        ("clients    = 4", "clients = 2"),
+        ("examples   = 64", "examples = 6"),
         ("test_examples = 256", "test_examples = 2"),
     ):
         assert written in text

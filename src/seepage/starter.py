@@ -50,6 +50,8 @@ defenses = [
   {{name = "pruning", share = [0.9, 0.99]}},         # share of the entries that is not sent
   {{name = "quantisation", bits = 8}},               # also "sign", "soteria", "oasis", "share_layers",
   "hide_bias",                                     # "central_dp", "refuse_traps": see docs/defenses.md
+  {{name = "secure_sum", clients = 4}},              # the protocol: also "larger_batches", "median",
+  {{name = "local_averaging", batches = 4}},         # see docs/defenses.md
   {{name = "dp_sgd", clip = 1.0, sigma = [0.5, 2.0]}},  # the one with a proof
 ]
 
