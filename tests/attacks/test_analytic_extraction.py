@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS
+from seepage.attacks.analytic_extraction import choose_layer, read_layer
 from seepage.attacks.parts.certify import certify, predicted_bias_gradients
 from seepage.attacks.parts.rows import agreeing_rows, representatives, scan_rows
 from seepage.attacks.parts.tokens import nearest_tokens
@@ -29,6 +30,7 @@ from seepage.types import (
     Update,
     UpdateKind,
 )
+from seepage.workloads.models.loading import build_model
 
 IMAGES = InputSpec(modality=Modality.IMAGE, shape=(1, 4, 4), num_classes=3)
 
@@ -207,6 +209,29 @@ def test_text_is_read_as_the_sequence_of_tokens() -> None:
     assert found.claimed is not None
     claimed = {tuple(row) for row in found.values[found.claimed].tolist()}
     assert claimed and claimed <= {tuple(row) for row in tokens.tolist()}
+
+
+def test_a_trace_in_a_stronger_row_does_not_hide_a_text_that_another_row_shows() -> None:
+    """Neuron 0 sees text 0 alone; neuron 1 sees both, text 1 with a factor of 1e-5, and has the larger
+    gradient. The rows agree to 1e-4, but the tokens of the second cannot be looked up exactly."""
+    spec = InputSpec(modality=Modality.TEXT, shape=(60,), num_classes=2, vocabulary=10_000)
+    model = build_model("imdb_net", spec, seed=0, dim=4, width=2)
+    data = Batch(torch.arange(120).view(2, 60), torch.ones(2, dtype=torch.long))
+    with torch.no_grad():
+        first, second = model.embedding.weight.uniform_(0, 1, generator=torch.Generator().manual_seed(0))[
+            data.inputs
+        ].flatten(1)
+        apart = (first - second) / (first - second).pow(2).sum()
+        model.dense0.weight.copy_(torch.stack([2 * apart, torch.zeros_like(apart)]))
+        model.dense0.bias.copy_(torch.stack([1 - 2 * apart @ first, torch.tensor(1.0)]))  # 1 and -1
+        model.head.weight.copy_(torch.tensor([[-11.5, 11.6]]))
+        model.head.bias.zero_()
+    seen = exchange(model, data)
+    strength = seen.update.tensors["dense0.bias"].abs()
+    assert 0 < strength[0] < strength[1]
+    layer = choose_layer(model, spec, None)
+    found = read_layer(seen, Knowledge(input=spec), layer, rows_only=True)
+    assert (found.values == data.inputs[0]).all(dim=1).sum() == 1
 
 
 def test_dead_layer_reads_nothing_and_says_so() -> None:

@@ -34,6 +34,11 @@ def counted(fires: torch.Tensor, examples: int | None = None) -> dict[str, float
     }
 
 
+def section_8_1(scores: dict[str, float]) -> dict[str, float]:
+    """Without the R of kept batches."""
+    return {name: scores[name] for name in ("A", "P", "P all", "R")}
+
+
 def pattern(dataset: Dataset, batch, scale: float, seed: int) -> torch.Tensor:
     model = fresh_model(dataset.spec, seed=seed, **SMALL)
     layer = set_traps(model, dataset.spec, scale=scale, seed=seed).model.dense0
@@ -61,7 +66,9 @@ def test_a_run_with_traps_is_what_counting_activations_gives(digits, scale, seed
     fires = pattern(digits, draw_batch(digits, 12, seed), scale, seed)
     expected = counted(fires)
     assert 0 < expected["R"] < 1  # otherwise this would compare nothing
-    assert trap_extraction(digits, scale, seed, batch_size=12, **SMALL) == pytest.approx(expected)
+    assert section_8_1(trap_extraction(digits, scale, seed, batch_size=12, **SMALL)) == pytest.approx(
+        expected
+    )
 
 
 def test_the_network_behind_the_traps_does_not_matter(digits):
@@ -145,7 +152,7 @@ def test_reviews_are_read_where_one_alone_fires_a_neuron(reviews, scale):
     assert 0 < expected["R"] <= 1
     assert float(model.embedding.weight.detach().min()) >= 0
     scores = boenisch2021_table3.measure(reviews, scale, 1, batch_size=8, **sizes)
-    assert scores == pytest.approx(expected)
+    assert section_8_1(scores) == pytest.approx(expected)
 
 
 def test_a_server_reads_each_user_and_the_average_hides_them(digits):

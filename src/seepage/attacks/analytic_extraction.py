@@ -79,7 +79,8 @@ def read_layer(
     decode: undoes what crafted layers did to the input on its way to `layer`; afterwards the layer reads
     as if it saw the model's input itself.
     rows_only: neither vouch for candidates nor infer labels, which take longer than the reading itself;
-    texts are looked up exactly, as in the paper, and mixtures are not read as their nearest tokens.
+    texts are looked up exactly, row by row as in the paper, and mixtures are not read as their nearest
+    tokens.
     """
     model = exchange.broadcast.model
     gradient = layer_gradient(exchange, known, layer)
@@ -89,7 +90,10 @@ def read_layer(
     scan = scan_rows(gradient.weight, gradient.bias, groups=columns, seed=known.seed)
     # Where the normalisation is not told, the raw value range says nothing about model values.
     spec = replace(known.input, value_range=None) if known.normalised else known.input
-    readings = _distinct(scan, gradient, _plausible(scan, layer, spec))
+    # An exact look-up asks for more than agreement does: a trace of another text in the strongest of
+    # several agreeing rows would hide what the others show in the clear.
+    each_row = rows_only and layer.reads == "embedding"
+    readings = _readings(scan, gradient, _plausible(scan, layer, spec), merge=not each_row)
     found = _candidates(gradient, readings.rows)  # (k, m), model units
     values, space, decoding = _decode(found, layer, known.input, model, nearest=not rows_only)
     read = Reconstruction(
@@ -169,9 +173,9 @@ def _plausible(scan: RowScan, layer: LinearLayer, spec: InputSpec) -> Tensor:
     return ok & (low >= least - slack).all(dim=1) & (high <= most + slack).all(dim=1)
 
 
-def _distinct(scan: RowScan, gradient: LayerGradient, plausible: Tensor) -> _Readings:
+def _readings(scan: RowScan, gradient: LayerGradient, plausible: Tensor, *, merge: bool) -> _Readings:
     rows = plausible.nonzero().squeeze(1)
-    groups = agreeing_rows(scan.sketch[rows])
+    groups = agreeing_rows(scan.sketch[rows]) if merge else torch.arange(len(rows))
     best, support = representatives(groups, gradient.bias[rows].abs())
     return _Readings(
         rows=rows[best.to(rows.device)],

@@ -9,15 +9,14 @@ from pathlib import Path
 
 from seepage.attacks.crafted_extraction import Secret
 from seepage.federation import aggregate, client
-from seepage.papers.extraction import WHICH_PRECISION, Source, load_present, scores_of
-from seepage.papers.rows import RowPlan, compute_rows, fingerprint
+from seepage.papers.extraction import WHICH_PRECISION, Source, scores_of
+from seepage.papers.rows import RowPlan, fingerprint
 from seepage.papers.table import Table
 from seepage.papers.trapping import (
-    COLUMNS,
     SHORT,
+    assemble,
     draw_batch,
     fresh_model,
-    named_sources,
     read_traps,
     seen_by_server,
     set_traps,
@@ -95,21 +94,15 @@ def run(
     hidden: Sequence[int] = SHORT,
 ) -> Table:
     """Traps and an honest model, for `seeds` users each."""
-    datasets, missing = load_present(SOURCES)
-    plans = [
-        plan
-        for title, dataset in datasets.items()
-        for plan in plan_rows(
-            title, dataset, users=seeds, batch_size=batch_size, width=width, hidden=tuple(hidden)
-        )
-    ]
-    return Table(
+    return assemble(
         name=NAME,
         title=f"Boenisch et al. 2021, Section 8.4: users of a FedAvg server, B = {batch_size}, N = {width}",
-        columns=COLUMNS,
-        rows=compute_rows(plans, seeds=seeds, out=out, quiet=quiet),
-        notes=(*named_sources(datasets), *NOTES),
-        missing=missing,
+        sources=SOURCES,
+        plan=partial(plan_rows, users=seeds, batch_size=batch_size, width=width, hidden=tuple(hidden)),
+        notes=NOTES,
+        seeds=seeds,
+        out=out,
+        quiet=quiet,
     )
 
 

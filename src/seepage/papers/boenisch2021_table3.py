@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from seepage.papers.extraction import WHICH_PRECISION, Source, load_present, passive_extraction, scores_of
-from seepage.papers.rows import RowPlan, compute_rows, fingerprint
+from seepage.papers.extraction import WHICH_PRECISION, Source, passive_extraction, scores_of
+from seepage.papers.kept_batch import BATCHES, kept_recalls, with_kept_batches
+from seepage.papers.rows import RowPlan, fingerprint
 from seepage.papers.table import Table
-from seepage.papers.trapping import COLUMNS, answer, draw_batch, named_sources, read_traps, set_traps
+from seepage.papers.trapping import answer, assemble, draw_batch, read_traps, set_traps
 from seepage.types import InputSpec
 from seepage.workloads.data import Dataset
 from seepage.workloads.models.loading import build_model
@@ -37,7 +38,12 @@ NOTES: tuple[str, ...] = (
     "The paper names no initialiser for the passive attack: Xavier uniform, TensorFlow's default, is taken. "
     "Wide Gaussians (.5) saturate the logit: examples that are classified right then have no gradient.",
     "Words are ranked over the reviews at hand and short reviews are padded in front, which makes 29% of all "
-    "tokens the same one here; the paper does not describe its tokens.",
+    "tokens the same one here; the paper does not describe its tokens. It hardly matters: with the first 250 "
+    "words, padded behind, and words ranked over 25,000 reviews, kept batches have R = .999, .923, .646 and "
+    ".242 with traps; as it is done here .999, .924, .647, .226 (means of 100 batches).",
+    "Each run draws its own reviews. If the paper kept one batch over its 10 initialisations, as it seems to "
+    "have done with pictures, R 5 % and R 95 % show how far that batch's luck reaches. Which reviews they "
+    "were cannot be told: their order depends on the loader.",
     "An example counts when all of its 250 tokens are right.",
 )
 
@@ -53,27 +59,25 @@ def run(
     width: int = 1000,
 ) -> Table:
     """Both attacks for every batch size."""
-    datasets, missing = load_present(SOURCES)
-    plans = [
-        plan
-        for title, dataset in datasets.items()
-        for plan in plan_rows(title, dataset, batch_sizes, scale=scale, dim=dim, width=width)
-    ]
-    return Table(
+    table = assemble(
         name=NAME,
         title=f"Boenisch et al. 2021, Table 3: extraction of film reviews, N = {width}",
-        columns=COLUMNS,
-        rows=compute_rows(plans, seeds=seeds, out=out, quiet=quiet),
-        notes=(*named_sources(datasets, "reviews"), *NOTES),
-        missing=missing,
+        sources=SOURCES,
+        plan=partial(plan_rows, batch_sizes=batch_sizes, scale=scale, dim=dim, width=width),
+        notes=NOTES,
+        seeds=seeds,
+        out=out,
+        quiet=quiet,
+        what="reviews",
     )
+    return with_kept_batches(table)
 
 
 def plan_rows(
-    title: str, dataset: Dataset, batch_sizes: Sequence[int], *, scale: float, dim: int, width: int
+    title: str, dataset: Dataset, *, batch_sizes: Sequence[int], scale: float, dim: int, width: int
 ) -> list[RowPlan]:
     """Passive rows, then rows with traps."""
-    print_ = fingerprint(dataset, scale=scale, dim=dim, width=width)
+    print_ = fingerprint(dataset, scale=scale, dim=dim, width=width, kept_batches=BATCHES)
     return [
         RowPlan(
             group=f"{title}, {attack}",
@@ -102,10 +106,13 @@ def text_model(spec: InputSpec, *, seed: int, dim: int, width: int) -> nn.Module
 def measure(
     dataset: Dataset, scale: float | None, seed: int, *, batch_size: int, dim: int, width: int
 ) -> dict[str, float]:
-    """One run; scale None: passive."""
+    """One run; scale None: passive. R of kept batches beside its scores."""
     batch = draw_batch(dataset, batch_size, seed)
     model = text_model(dataset.spec, seed=seed, dim=dim, width=width)
     if scale is None:
-        return passive_extraction(model, batch, dataset.spec)
-    seen = answer(set_traps(model, dataset.spec, scale=scale, seed=seed), batch)
-    return scores_of(read_traps(seen, dataset.spec), batch, dataset.spec)
+        scores = passive_extraction(model, batch, dataset.spec)
+    else:
+        crafted = set_traps(model, dataset.spec, scale=scale, seed=seed)
+        scores = scores_of(read_traps(answer(crafted, batch), dataset.spec), batch, dataset.spec)
+        model = crafted.model
+    return {**scores, **kept_recalls(model, dataset, batch_size=batch_size)}

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from seepage.federation import aggregate, draw_clients, local_update
-from seepage.papers.extraction import WHICH_PRECISION, Source, load_present, scores_of
-from seepage.papers.rows import RowPlan, compute_rows, fingerprint
+from seepage.papers.extraction import WHICH_PRECISION, Source, scores_of
+from seepage.papers.rows import RowPlan, fingerprint
 from seepage.papers.table import Table
 from seepage.papers.trapping import (
-    COLUMNS,
     SHORT,
     SHORTER_NETWORK,
+    assemble,
     fresh_model,
-    named_sources,
     read_traps,
     seen_by_server,
     set_traps,
@@ -69,27 +68,23 @@ def run(
     hidden: Sequence[int] = SHORT,
 ) -> Table:
     """Both readings of the table, for every pair of sizes (B, Num)."""
-    datasets, missing = load_present(SOURCES)
-    plans = [
-        plan
-        for title, dataset in datasets.items()
-        for plan in plan_rows(title, dataset, sizes, scale=scale, width=width, hidden=tuple(hidden))
-    ]
-    return Table(
+    return assemble(
         name=NAME,
         title=f"Boenisch et al. 2021, Table 9: trap weights and averaged mini-batches, N = {width}",
-        columns=COLUMNS,
-        rows=compute_rows(plans, seeds=seeds, out=out, quiet=quiet),
-        notes=(*named_sources(datasets), *NOTES),
-        missing=missing,
+        sources=SOURCES,
+        plan=partial(plan_rows, sizes=sizes, scale=scale, width=width, hidden=tuple(hidden)),
+        notes=NOTES,
+        seeds=seeds,
+        out=out,
+        quiet=quiet,
     )
 
 
 def plan_rows(
     title: str,
     dataset: Dataset,
-    sizes: Sequence[tuple[int, int]],
     *,
+    sizes: Sequence[tuple[int, int]],
     scale: float,
     width: int,
     hidden: tuple[int, ...],

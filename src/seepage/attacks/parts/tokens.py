@@ -9,6 +9,7 @@ _MIXING = (1.0, 2.0**0.5, 3.0**0.5, 5.0**0.5)
 """A row's hash is this combination of its first components: one number, and different rows lie apart."""
 EXACT_LOOK_UP = 1e-5
 """Distance, relative to a typical row, below which the row that was looked up is the one that was read."""
+NOT_FOUND = -1
 
 
 def tokens_of(embeddings: Tensor, table: Tensor, *, nearest: bool = True) -> tuple[Tensor, Tensor]:
@@ -17,8 +18,8 @@ def tokens_of(embeddings: Tensor, table: Tensor, *, nearest: bool = True) -> tup
     Look-up by hash first (Boenisch et al. 2021, Section 8), which needs no comparison with every row of
     the vocabulary; the nearest neighbour for texts with a position that noise or mixing carried away from
     every row. A hash of the bytes would miss: quotients of gradients are rounded in the last bits, so the
-    hash is a number and the two neighbours of it are tried. Without `nearest` ids that were not found mean
-    nothing, and their distance says so.
+    hash is a number and its neighbours on both sides are tried. Without `nearest`, the id of what is no row
+    of the table is NOT_FOUND.
 
     >>> table = torch.rand(50, 6, generator=torch.Generator().manual_seed(0))
     >>> ids, distance = tokens_of(table[[7, 3]].unsqueeze(0) * (1 + 1e-7), table)
@@ -26,8 +27,10 @@ def tokens_of(embeddings: Tensor, table: Tensor, *, nearest: bool = True) -> tup
     ([[7, 3]], True)
     """
     ids, distance = hashed_tokens(embeddings, table)
+    if not nearest:
+        return ids.masked_fill(distance > EXACT_LOOK_UP, NOT_FOUND), distance
     missed = (distance > EXACT_LOOK_UP).any(dim=1)
-    if nearest and missed.any():
+    if missed.any():
         ids[missed], _ = nearest_tokens(embeddings[missed], table)
         distance[missed] = _relative_distance(embeddings[missed], table, ids[missed])
     return ids, distance
@@ -43,7 +46,7 @@ def _relative_distance(embeddings: Tensor, table: Tensor, ids: Tensor) -> Tensor
 
 
 def hashed_tokens(embeddings: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """(k, length) ids of the rows whose hash is nearest, and the distance relative to a typical row.
+    """(k, length) ids: the nearest of four rows whose hashes lie around; and its relative distance.
 
     >>> ids, distance = hashed_tokens(torch.tensor([[[0.0, 1.0]]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     >>> ids.item(), distance.item()
@@ -52,10 +55,14 @@ def hashed_tokens(embeddings: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     mixing = torch.tensor(_MIXING[: table.shape[1]], dtype=torch.float64, device=table.device)
     keys, order = (table[:, : len(mixing)].double() @ mixing).sort()
     wanted = embeddings[..., : len(mixing)].double() @ mixing  # (k, length)
-    right = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
-    left = (right - 1).clamp_min(0)
-    ids = order[torch.where((keys[left] - wanted).abs() < (keys[right] - wanted).abs(), left, right)]
-    return ids, _relative_distance(embeddings, table, ids)
+    after = torch.searchsorted(keys, wanted)
+    # By the rows themselves, not by the hash: some of 10,000 hashes differ by no more than rounding does.
+    near = [order[(after + step).clamp(0, len(keys) - 1)] for step in (-2, -1, 0, 1)]
+    ids, distance = near[0], _relative_distance(embeddings, table, near[0])
+    for other in near[1:]:
+        its = _relative_distance(embeddings, table, other)
+        ids, distance = torch.where(its < distance, other, ids), torch.minimum(its, distance)
+    return ids, distance
 
 
 def nearest_tokens(embeddings: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
