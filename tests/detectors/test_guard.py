@@ -18,7 +18,7 @@ from seepage.attacks.trap_weights import trap_weights
 from seepage.detectors import DETECTORS, ROUND_DETECTORS, as_module
 from seepage.errors import ModelError, NotApplicable, SpecError
 from seepage.federation import client, custom_threat, knowledge
-from seepage.guardian import fingerprint, guard, guard_file, refuse_traps
+from seepage.guardian import fingerprint, guard, guard_file, refuse, refuse_traps
 from seepage.guardian.honest_models import pruned
 from seepage.types import Batch, Broadcast, InputSpec, Knowledge, LocalTraining, Modality, Verdict
 
@@ -194,3 +194,19 @@ def test_fingerprints_differ_by_one_bit_and_not_by_the_container() -> None:
         weight = same[1].weight
         weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(10.0))
     assert fingerprint(model) != fingerprint(same)
+
+
+def test_clients_of_one_round_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[nn.Module] = []
+    monkeypatch.setattr(refuse, "guard", lambda model, **given: looked.append(model) or guard(model, **given))
+    model, train = net(), client(LocalTraining())
+    batch = Batch(torch.rand(2, 1, 8, 8), torch.tensor([0, 1]))
+    defense = refuse_traps()
+    for _ in range(3):
+        defense(Broadcast(model, 0), batch, train)
+    assert len(looked) == 1
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.001)  # the same object with other weights is another model
+    defense(Broadcast(model, 0), batch, train)
+    defense(Broadcast(net(), 1), batch, train)
+    assert len(looked) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -10,7 +11,7 @@ from seepage.defenses import DEFENSES, MEASURES, DefenseEntry, Deployment, Descr
 from seepage.detectors.loss_jump import loss_jump
 from seepage.detectors.step_history import MOST_ROUNDS
 from seepage.errors import NotApplicable
-from seepage.guardian.check import guard
+from seepage.guardian.check import GuardReport, guard
 from seepage.types import Batch, Broadcast, Defense, InputSpec, LocalStep, Update, Verdict
 
 
@@ -25,12 +26,13 @@ def refuse_traps(*, spec: InputSpec | None = None, strict: bool = False) -> Defe
     """
     accepted = frozenset({Verdict.CLEAN} if strict else {Verdict.CLEAN, Verdict.SUSPICIOUS})
     kept: dict[int, nn.Module] = {}
+    looked_at = _LastLook(spec)
 
     def refuse(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:
         number = broadcast.round
         # By round: several clients of one audit share this defense, and an audit may start anew at round 0.
         history = [kept[r] for r in sorted(kept) if r < number]
-        report = guard(broadcast.model, spec=spec, history=history)
+        report = looked_at.report(broadcast.model, history)
         if report.verdict not in accepted:
             raise NotApplicable(_refusal(number, report.evidence))
         try:
@@ -45,6 +47,26 @@ def refuse_traps(*, spec: InputSpec | None = None, strict: bool = False) -> Defe
         return next_step(broadcast, batch)
 
     return refuse
+
+
+class _LastLook:
+    """The guard's report, kept while the same model comes again: all clients of a round receive one model."""
+
+    def __init__(self, spec: InputSpec | None) -> None:
+        self.spec = spec
+        self._seen: tuple[object, ...] = ()
+        self._report: GuardReport | None = None
+
+    def report(self, model: nn.Module, history: Sequence[nn.Module]) -> GuardReport:
+        # In-place changes raise a tensor's version.
+        tensors = [*model.parameters(), *model.buffers()]
+        seen = (model, *((id(t), t._version) for t in tensors), *history)
+        same = len(seen) == len(self._seen) and all(
+            a is b or (isinstance(a, tuple) and a == b) for a, b in zip(seen, self._seen, strict=True)
+        )
+        if self._report is None or not same:
+            self._report, self._seen = guard(model, spec=self.spec, history=history), seen
+        return self._report
 
 
 def _refusal(number: int, evidence: str) -> str:
