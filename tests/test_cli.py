@@ -132,7 +132,7 @@ def test_the_written_study_runs_once_model_and_data_are_filled_in(
     for written, small in (
         ("[0, 1, 2]", "[0]"),
         ("rounds     = 100", "rounds = 1"),
-        ("{name = \"secure_sum\", clients = 4}", "{name = \"secure_sum\", clients = 2}"),
+        ('{name = "secure_sum", clients = 4}', '{name = "secure_sum", clients = 2}'),
         ("batches = 4", "batches = 2"),
         ("clients    = 4", "clients = 2"),
         ("examples   = 64", "examples = 6"),

@@ -46,6 +46,18 @@ def test_single_rows_give_what_counting_gives():
     assert scores["R rows"] == pytest.approx(float(alone.double().mean()))
 
 
+def test_a_case_may_have_another_width_and_another_initialiser():
+    digits = load_data("digits")
+    case = Case(data="MNIST", label="wide", batch_size=3, width=90, initialiser="gaussian_0.1")
+    crafted = boenisch2021_beyond._model(digits.spec, case, 0, dim=4, **SMALL)
+    assert crafted.model.dense0.out_features == 90
+    text = InputSpec(modality=Modality.TEXT, shape=(25,), num_classes=2, vocabulary=50)
+    model = boenisch2021_beyond._model(text, case, 0, dim=4, **SMALL).model
+    assert float(model.dense0.weight.detach().std()) == pytest.approx(0.1, rel=0.05)
+    assert float(model.embedding.weight.detach().min()) >= 0  # still U(0, 1)
+    assert float(model.embedding.weight.detach().max()) > 0.9
+
+
 def claims(values, claimed, notes=()) -> Reconstruction:
     return Reconstruction(values=torch.tensor(values), claimed=torch.tensor(claimed), notes=notes)
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.crafted_extraction import Bait, CraftedExtraction, Secret
 from seepage.attacks.parts.crafting.routes import Ladder
+from seepage.attacks.parts.crafting.traps import size_of_weights
 from seepage.attacks.parts.layers import model_placement
 from seepage.errors import NotApplicable, SpecError
 from seepage.types import Exchange, InputSpec, Knowledge, Modality
@@ -72,11 +73,10 @@ class ImprintCrafter:
 
     def craft(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge, *, seed: int) -> Bait:
         self.check(model, known)
-        size = math.prod(known.input.shape)
-        wrapped = ImprintedModel(copy.deepcopy(model), size=size, bins=self.bins)
+        wrapped = ImprintedModel(copy.deepcopy(model), size=math.prod(known.input.shape), bins=self.bins)
         generator = torch.Generator().manual_seed(seed)
         rungs, source = self._rungs(known)
-        set_ladder(wrapped, known.input, rungs, generator=generator)
+        set_ladder(wrapped, known.input, rungs, generator=generator, size=size_of_weights(known))
         notes = (
             "The architecture was changed: a dense layer 'inserted_imprint' was put before the model.",
             f"Its {self.bins} rungs are quantiles of the mean value, judged by {source}.",
@@ -113,19 +113,28 @@ def spread_quantiles(means: Tensor, share: Tensor) -> Tensor:
 
 @torch.no_grad()
 def set_ladder(
-    wrapped: ImprintedModel, spec: InputSpec, rungs: Tensor, *, generator: torch.Generator
+    wrapped: ImprintedModel,
+    spec: InputSpec,
+    rungs: Tensor,
+    *,
+    generator: torch.Generator,
+    size: float = 1.0,
 ) -> None:
-    """Row k fires for a mean raw value above rungs[k]; normalisation is folded into weight and bias."""
+    """Row k fires for a mean raw value above rungs[k]; normalisation is folded into weight and bias.
+
+    size: multiplies the layer's weights and biases; the way back is made stronger by as much, so that the
+    model computes the same, and the layer's gradient grows.
+    """
     layer = wrapped.inserted_imprint
-    size, bins = layer.in_features, layer.out_features
+    values, bins = layer.in_features, layer.out_features
     zero = torch.zeros(1, *spec.shape, dtype=torch.float64)
     offset = spec.to_raw(zero).flatten()  # raw = slope * model + offset
     slope = spec.to_raw(zero + 1).flatten() - offset
-    layer.weight.copy_((slope / size).expand(bins, size))
-    layer.bias.copy_(offset.mean() - rungs)
+    layer.weight.copy_((size * slope / values).expand(bins, values))
+    layer.bias.copy_(size * (offset.mean() - rungs))
     # Equal columns: an example's backward signal is the same on every rung (Fowl et al., Section 3).
-    direction = torch.randn(size, 1, generator=generator) * _STRENGTH / bins
-    wrapped.inserted_return.weight.copy_(direction.expand(size, bins))
+    direction = torch.randn(values, 1, generator=generator) * _STRENGTH / (size * bins)
+    wrapped.inserted_return.weight.copy_(direction.expand(values, bins))
 
 
 def imprint(

@@ -19,7 +19,13 @@ from torch import Tensor, nn
 from seepage.attacks.crafted_extraction import READERS, Bait, CraftedExtraction, Secret, expected_batch
 from seepage.attacks.parts.crafting.carried import Hiding
 from seepage.attacks.parts.crafting.placement import Placed, place
-from seepage.attacks.parts.crafting.traps import Rows, draw_gaussian_rows, install
+from seepage.attacks.parts.crafting.traps import (
+    USUAL_SIGMA,
+    Rows,
+    draw_gaussian_rows,
+    install,
+    size_of_weights,
+)
 from seepage.errors import SpecError
 from seepage.registry import lookup
 from seepage.types import Exchange, Knowledge
@@ -36,7 +42,7 @@ _UNIFORM_STD = 12**-0.5
 class QuantileCrafter:
     """Gaussian rows with quantile biases at one layer, with the way to it cleared."""
 
-    sigma: float
+    sigma: float | None
     layer: str | None
     hidden: bool
     batch_size: int | None
@@ -49,7 +55,10 @@ class QuantileCrafter:
         placed = self._place(model, known, seed=seed)
         generator = torch.Generator().manual_seed(seed)
         rows = draw_gaussian_rows(
-            placed.layer.out_features, len(placed.carried.where), sigma=self.sigma, generator=generator
+            placed.layer.out_features,
+            len(placed.carried.where),
+            sigma=USUAL_SIGMA * size_of_weights(known) if self.sigma is None else self.sigma,
+            generator=generator,
         )
         size = expected_batch(history, known, self.batch_size, _USUAL_BATCH)
         share = draw_shares(len(rows.bias), self.firing, size, generator)
@@ -124,7 +133,7 @@ def _assumed(known: Knowledge, placed: Placed) -> tuple[Tensor, Tensor]:
 
 def quantile_traps(
     *,
-    sigma: float = 0.5,
+    sigma: float | None = None,
     layer: str | None = None,
     hidden: bool = False,
     batch_size: int | None = None,
@@ -136,7 +145,8 @@ def quantile_traps(
     """Dishonest server, no architecture change: Gaussian weights whose biases let one in B inputs fire each
     neuron (QBI, Nowak et al. 2024).
 
-    sigma: spread of the weights.
+    sigma: spread of the weights; by default .5, and 1/64 of that where clients send weights instead of
+    gradients, whose rounding would hide the small ones.
     layer: dense layer to trap, by default the first; the input is passed through whatever lies before it.
     hidden: make the pass-through look random (Boenisch et al. 2021, Appendix B).
     batch_size: B; by default what the server knows of it, else 100.
@@ -144,7 +154,7 @@ def quantile_traps(
     rounds, clients: when and to whom the crafted model is sent.
     read: "rows" as in the paper, or "peel" to take found examples away and read what they hid.
     """
-    if sigma <= 0:
+    if sigma is not None and sigma <= 0:
         raise SpecError(f"sigma must be positive, not {sigma}.")
     if batch_size is not None and batch_size < 2:
         raise SpecError(f"batch_size must be at least 2, not {batch_size}: one example needs no trap.")

@@ -31,7 +31,15 @@ from seepage.attacks.parts.crafting.scale_tuning import (
     scale_from_examples,
     scale_from_rounds,
 )
-from seepage.attacks.parts.crafting.traps import Rows, draw_trap_rows, install, lonely, peelable
+from seepage.attacks.parts.crafting.traps import (
+    USUAL_SIGMA,
+    Rows,
+    draw_trap_rows,
+    install,
+    lonely,
+    peelable,
+    size_of_weights,
+)
 from seepage.errors import SpecError
 from seepage.registry import lookup
 from seepage.types import Exchange, Knowledge
@@ -65,7 +73,7 @@ class TrapCrafter:
             placed.layer.out_features,
             len(placed.carried.where),
             scale=1.0,
-            sigma=usual_sigma(known) if self.sigma is None else self.sigma,
+            sigma=USUAL_SIGMA * size_of_weights(known) if self.sigma is None else self.sigma,
             generator=generator,
         )
         tried = _trials(history, known, READERS[self.read]) if self._tunes_over_rounds(known) else ()
@@ -118,14 +126,6 @@ class TrapCrafter:
 def _statistics_known(known: Knowledge, placed: Placed) -> bool:
     """Of the values that arrive: the data's published mean and std, or embeddings drawn by the server."""
     return placed.layer.embedding is not None or known.input.mean is not None
-
-
-def usual_sigma(known: Knowledge) -> float:
-    """.5 (Section 8.1). The difference of two weights has an error of the weights' last digit, divided by the
-    learning rate: small weights, and so the same traps times 2^-6, show 64 times as much of the gradient.
-    """
-    sends_weights = known.local is not None and known.local.algorithm == "fedavg"
-    return 2.0**-7 if sends_weights else 0.5
 
 
 def _trials(history: Sequence[Exchange], known: Knowledge, read: Reader) -> tuple[Trial, ...]:

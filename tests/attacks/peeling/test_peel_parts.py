@@ -58,7 +58,7 @@ def all_found(n: int = 6, error: float = 0.0) -> tuple[Residual, Found, torch.Te
     exchange, known = sent(model, Batch(x, y), spec)
     residual = Residual(layer_gradient(exchange, known, layer))
     residual.factor = float(n)
-    found = Found.none(30, 9, x)
+    found = Found.none(residual.weight)
     signals = BackwardSignals(model, layer, spec, loss="cross_entropy").at_all_rows(x, y)
     more = {
         "features": x + error * torch.randn_like(x),
@@ -183,7 +183,7 @@ def test_examples_are_told_apart_where_every_row_mixes_several() -> None:
     x = torch.rand(8, 50, generator=generator)
     d = torch.randn(8, 300, generator=generator) * (torch.rand(8, 300, generator=generator) < 0.5)
     d = d[:, (d != 0).sum(0) >= 2]  # no row has a single example
-    found = unmix(d.T @ x, d.sum(0))
+    found = unmix(lambda: (d.T @ x).split(16, dim=1), d.sum(0))
     assert found is not None
     distance = torch.cdist(found.features, x)
     assert float(distance.amin(0).max()) < 1e-3
@@ -193,7 +193,7 @@ def test_examples_are_told_apart_where_every_row_mixes_several() -> None:
 def test_noise_is_not_taken_apart() -> None:
     generator = torch.Generator().manual_seed(0)
     rows, bias = torch.randn(100, 50, generator=generator), torch.randn(100, generator=generator)
-    assert unmix(rows, bias) is None
+    assert unmix(lambda: rows.split(16, dim=1), bias) is None
 
 
 def test_values_on_a_finer_grid_are_not_rounded_to_a_coarser_one() -> None:

@@ -10,7 +10,7 @@ from seepage.attacks.imprint import ImprintedModel, imprint
 from seepage.attacks.parts.crafting.routes import Ladder
 from seepage.attacks.parts.gradients import LayerGradient
 from seepage.errors import NotApplicable, SpecError
-from seepage.types import Batch, InputSpec, Modality
+from seepage.types import Batch, InputSpec, LocalTraining, Modality
 
 from .helpers import (
     activations,
@@ -96,3 +96,16 @@ def test_text_unknown_ranges_and_one_bin_are_refused() -> None:
         imprint().check(dense_net(spec, 5), knowing(spec, deny=["value_range"]))
     with pytest.raises(SpecError, match="at least 2"):
         imprint(bins=1)
+
+
+def test_where_clients_send_weights_the_layer_is_small_and_the_model_computes_the_same() -> None:
+    spec = image_spec((3, 5, 5))
+    batch, model = stepped_batch(spec, 16), dense_net(spec, 30)
+    one_step = knowing(spec, local=LocalTraining(algorithm="fedavg", lr=0.1))
+    usual, small = (imprint(bins=16).craft(model, (), known) for known in (knowing(spec), one_step))
+    assert usual is not None and small is not None
+    ratio = usual.model.inserted_imprint.bias / small.model.inserted_imprint.bias
+    assert torch.allclose(ratio, torch.full_like(ratio, 64.0))
+    assert torch.allclose(usual.model(batch.inputs), small.model(batch.inputs), atol=1e-5)
+    result, _ = attack_clients(imprint(bins=16), model, [batch], one_step)
+    assert bool(found_examples(result.values, batch.inputs, tolerance=2e-2).all())

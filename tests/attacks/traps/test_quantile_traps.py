@@ -8,7 +8,7 @@ import torch
 from seepage.attacks.parts.crafting.traps import lonely
 from seepage.attacks.quantile_traps import quantile_traps
 from seepage.errors import NotApplicable
-from seepage.types import Batch, InputSpec, Modality
+from seepage.types import Batch, InputSpec, LocalTraining, Modality
 
 from .helpers import (
     activations,
@@ -63,3 +63,17 @@ def test_a_table_of_unknown_range_takes_public_examples() -> None:
     expected = lonely(activations(played.exchanges[0].broadcast.model, "1", batch.inputs))
     assert int(expected.sum()) > 10
     assert torch.equal(found_examples(result.values, batch.inputs, tolerance=1e-2), expected)
+
+
+def test_where_clients_send_weights_the_weights_are_small_and_as_much_is_claimed() -> None:
+    spec = image_spec((1, 6, 6))
+    batch, model = image_batch(spec, 20), dense_net(spec, 100)
+    one_step = knowing(spec, local=LocalTraining(algorithm="fedavg", lr=0.1))
+    sgd, honest = attack_clients(quantile_traps(batch_size=20, read="peel"), model, [batch], knowing(spec))
+    avg, crafted = attack_clients(quantile_traps(batch_size=20, read="peel"), model, [batch], one_step)
+    large, small = (p.exchanges[0].broadcast.model for p in (honest, crafted))
+    assert torch.allclose(large[1].weight, 64 * small[1].weight, rtol=1e-5)
+    assert torch.equal(*(activations(m, "1", batch.inputs) for m in (large, small)))
+    assert sgd.claimed is not None and avg.claimed is not None
+    assert int(avg.claimed.sum()) == int(sgd.claimed.sum()) > 15
+    assert bool(found_examples(avg.values[avg.claimed], batch.inputs, tolerance=1e-3).sum() > 15)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.labels_evidence import gather_evidence, replay_stage
-from seepage.attacks.parts.labels_fit import fit_replay
+from seepage.attacks.parts.labels_evidence import gather_evidence
 from seepage.attacks.parts.labels_gradient import (
     MEAN_LOSSES,
     SUM_LOSSES,
@@ -25,6 +24,7 @@ from seepage.attacks.parts.labels_methods import (
     llg,
     round_counts,
 )
+from seepage.attacks.parts.labels_steps import settle_counts
 from seepage.errors import DataError, NotApplicable
 from seepage.registry import lookup
 from seepage.types import Exchange, Knowledge, UpdateKind
@@ -32,12 +32,6 @@ from seepage.types import Exchange, Knowledge, UpdateKind
 ERROR_SCALES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 """Errors of the probed mean prediction that the search for the number of examples reckons with."""
 SHORTLIST = 5
-CONSISTENT = 0.25
-"""Examples by which counts from replays may miss an integer, still move or deviate, and be called certain."""
-OVERSHOT = 2.0
-"""A change of the shares that local training amplifies beyond this may have led elsewhere and back."""
-LOST = 1.0
-"""A replay that still moves a count by more than this has found nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +69,7 @@ def infer_label_counts(
 
     auto: labels the threat model grants; else iDLG for one example, else `bias_counts` (which projects
     the weight gradient on the mean feature where the layer has no bias). After several local steps that is
-    where a `replay` of local training begins; its counts are taken where they are consistent.
+    where replays of local training begin (`settle_counts`): on stand-ins, then on fitted examples.
     Where the update does not say how many examples it was made from, 1..`max_examples` are searched
     (`_search_num_examples`).
 
@@ -132,32 +126,17 @@ def _replayed(
     estimate: LabelEstimate, evidence: Evidence, exchange: Exchange, known: Knowledge
 ) -> LabelEstimate:
     """The estimate after several local steps, corrected by a replay of them and marked as certain or not."""
-    stage, fits = replay_stage(exchange, known), []
-    if stage is not None:
-        first = estimate.counts.to(evidence.weight) / estimate.num_examples
-        # where steps swing, several shares may end alike: a second start shows whether they do here
-        starts = (first, torch.ones_like(first) / len(first))
-        clients = max(1, len(exchange.clients))
-        fits = [fit for s in starts if (fit := fit_replay(stage, evidence, s, clients=clients)) is not None]
-    fit = min(fits, key=lambda fit: (fit.movement > CONSISTENT, fit.misfit), default=None)
-    if fit is None or fit.movement > LOST:
-        reason = "replays of it do not settle" if fit else "it could not be replayed (no bias, or too costly)"
-        note = f"The label counts are uncertain: local training took several steps, and {reason}."
+    settled = settle_counts(exchange, known, evidence, estimate.counts)
+    if isinstance(settled, str):
+        note = f"The label counts are uncertain: local training took several steps, and {settled}."
         return replace(estimate, certain=False, notes=(*estimate.notes, note))
-    exact = fit.counts * (estimate.num_examples / fit.counts.sum())
-    counts = round_counts(exact, estimate.num_examples)
-    residual = float((exact - counts).abs().max())
-    apart = max(float((fit.counts - other.counts).abs().max()) for other in fits)
-    miss = max(residual, fit.movement, fit.deviation, apart if len(fits) > 1 else LOST)
-    certain = miss <= CONSISTENT and fit.swing <= OVERSHOT
-    notes = list(estimate.notes)
-    if not certain:
-        notes.append(
-            "The label counts are uncertain: replays of local training agree with them, and with each other, "
-            f"within {miss:.1f} examples, and errors grow up to {fit.swing:.1f} times on the way."
-        )
     return replace(
-        estimate, counts=counts, method="replay", residual=residual, notes=tuple(notes), certain=certain
+        estimate,
+        counts=settled.counts,
+        method=settled.method,
+        residual=settled.residual,
+        notes=estimate.notes if settled.note is None else (*estimate.notes, settled.note),
+        certain=settled.certain,
     )
 
 

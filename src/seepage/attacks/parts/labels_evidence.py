@@ -25,7 +25,7 @@ from seepage.attacks.parts.layers import (
 )
 from seepage.errors import DataError, NotApplicable
 from seepage.federation import training_mode
-from seepage.types import Batch, Exchange, Knowledge, UpdateKind
+from seepage.types import Batch, Exchange, Knowledge, Modality, UpdateKind
 
 NOISE_PROBES = 256
 FEWEST_PROBES = 32
@@ -91,31 +91,53 @@ def gather_evidence(exchange: Exchange, known: Knowledge) -> Evidence:
 
 def replay_stage(exchange: Exchange, known: Knowledge) -> Stage | None:
     """What is needed to replay local training; None where there is but one step, or at too high a cost."""
+    stage = _full_stage(exchange, known)
+    if stage is None:
+        return None
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), training_mode(stage.model, False):
+        stage.model(stage.inputs[:1])
+    # backward costs twice what forward does
+    once = 3 * STAND_IN_STEPS * len(stage.scales) * counter.get_total_flops()
+    affordable = REPLAY_OPERATIONS // max(1, once)
+    if affordable < FEWEST_STAND_INS:
+        return None
+    if stage.labels is None:
+        return replace(stage, inputs=stage.inputs[: min(STAND_INS, affordable)])
+    return stage if len(stage.inputs) <= affordable else None
+
+
+def example_stage(exchange: Exchange, known: Knowledge) -> Stage | None:
+    """A stage with as many stand-ins as one client has examples; None where several clients are summed."""
+    stage = _full_stage(exchange, known)
+    if stage is None or len(exchange.clients) > 1 or known.input.modality is Modality.TEXT:
+        return None
+    noise = dummy_inputs(
+        known.input, stage.num_examples, like=stage.model, seed=known.seed, model_units=known.normalised
+    )
+    return replace(stage, inputs=noise, labels=None)
+
+
+def _full_stage(exchange: Exchange, known: Knowledge) -> Stage | None:
+    """With all probe inputs as stand-ins."""
     model, n = exchange.broadcast.model, exchange.update.num_examples
     if exchange.update.kind is not UpdateKind.DELTA or known.local is None or n is None:
         return None
     per_client = max(1, round(n / max(1, len(exchange.clients))))
-    steps = known.local.num_steps(per_client)
+    if known.local.num_steps(per_client) < 2:
+        return None
     inputs, labels, _ = _probe_inputs(known, model)
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), training_mode(model, False):
-        model(inputs[:1])
-    # backward costs twice what forward does
-    affordable = REPLAY_OPERATIONS // max(1, 3 * STAND_IN_STEPS * steps * counter.get_total_flops())
-    if steps < 2 or affordable < FEWEST_STAND_INS:
-        return None
-    layer = output_layer(trace_linear_layers(model, known.input), num_classes=known.input.num_classes)
-    if labels is None:
-        inputs = inputs[: min(STAND_INS, affordable)]
-    elif len(inputs) > affordable:
-        return None
+    layers = trace_linear_layers(model, known.input)
+    entry = layers[0] if layers[0].reads == "input" and layers[0].per_example else None
     return Stage(
         model=model,
-        layer=layer,
+        layer=output_layer(layers, num_classes=known.input.num_classes),
+        entry=entry,
         inputs=inputs,
         labels=labels,
         local=known.local,
         loss=known.loss,
         num_examples=per_client,
+        sent=exchange.update.tensors,
     )
 
 

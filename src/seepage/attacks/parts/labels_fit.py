@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.labels_gradient import Evidence, step_sizes, step_weights
+from seepage.attacks.parts.labels_gradient import Evidence, step_sizes
 from seepage.attacks.parts.labels_replay import Replayed, Stage, replay
 
 ITERATIONS = 6
@@ -46,11 +46,15 @@ class Fit:
     """As in `Replayed`: where steps overshoot far, several shares lead to the same end."""
 
 
-def fit_replay(stage: Stage, evidence: Evidence, start: Tensor, *, clients: int = 1) -> Fit | None:
+def fit_replay(
+    stage: Stage, evidence: Evidence, start: Tensor, *, forced: bool = False, clients: int = 1
+) -> Fit | None:
     """Counts that make the replay end at the client's delta; None where replays diverge.
 
-    start: (C,) shares to begin with. The first replay only shows how the stand-ins' features differ from
-    the client's; they are then changed to agree (`_matched`), and the steadiest later iteration counts.
+    start: (C,) shares to begin with. The first replay only shows how the stand-ins differ from the client's
+    examples. They are then changed to agree in their features (`_matched`), which serves where these are
+    nearly the same for all examples, or replays are `forced` to end alike (`unexplained`), which serves where
+    examples of a class have features of their own. The steadiest later iteration counts.
     """
     if evidence.bias is None:
         return None
@@ -64,7 +68,7 @@ def fit_replay(stage: Stage, evidence: Evidence, start: Tensor, *, clients: int 
         replayed = replay(stage, shares)
         if not all(torch.isfinite(t).all() for t in (replayed.weight, replayed.slopes, replayed.features)):
             break
-        fitted, covariance = _gauss_newton(stage, evidence, replayed, shares, part, clients)
+        fitted, covariance = gauss_newton(stage, evidence, replayed, shares, part, clients)
         if not torch.isfinite(fitted).all():
             break
         counts = total * (part @ fitted)
@@ -82,7 +86,9 @@ def fit_replay(stage: Stage, evidence: Evidence, start: Tensor, *, clients: int 
             break
         shares = fitted.clamp(min=0)
         shares = shares / shares.sum(1, keepdim=True)
-        if stage.labels is None and stage.inputs.is_floating_point():
+        if forced:
+            stage = replace(stage, force=unexplained(stage, replayed))
+        elif stage.labels is None and stage.inputs.is_floating_point():
             gap = _seen_feature(evidence.weight, evidence.bias) - _seen_feature(
                 replayed.weight, replayed.bias
             )
@@ -91,7 +97,7 @@ def fit_replay(stage: Stage, evidence: Evidence, start: Tensor, *, clients: int 
     return min(fits[1:], key=lambda fit: fit.movement, default=None)
 
 
-def _gauss_newton(
+def gauss_newton(
     stage: Stage, evidence: Evidence, replayed: Replayed, shares: Tensor, part: Tensor, clients: int
 ) -> tuple[Tensor, Tensor]:
     """(R, C) shares of each mini-batch after one step, and the (C, C) covariance of the overall shares."""
@@ -118,10 +124,7 @@ def _observations(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Slope, miss and noise of the bias, then of the weights along the directions in which features drift."""
     assert evidence.bias is not None and replayed.bias is not None
-    length = stage.local.lr * sum(
-        w * s
-        for w, s in zip(step_weights(len(stage.scales), stage.local.momentum), stage.scales, strict=True)
-    )
+    length = stage.length
     eye = torch.eye(len(overall)).to(overall)
     bias_miss = evidence.bias - replayed.bias
     slopes, misses = [replayed.slopes.sum(0)], [bias_miss]
@@ -138,6 +141,21 @@ def _observations(
         offset = OFFSET_VARIANCE * torch.outer(evidence.bias, evidence.bias)
         noises.append(variance * (length**2 * examples + offset) + 1e-12 * eye)
     return torch.cat(slopes), torch.cat(misses), torch.block_diag(*noises)
+
+
+def unexplained(stage: Stage, replayed: Replayed) -> dict[str, Tensor]:
+    """The force with which the replay, all else equal, would have ended where the client did.
+
+    Examples of a class have features in common, so the client's gradients hold more than those of stand-ins
+    that bear all classes alike. That part changes little from step to step, and its sum is in the delta. The
+    bias of the last layer is left out: its miss is what the class shares are read from.
+    """
+    force = {}
+    for name in replayed.moved.keys() & stage.sent.keys() - {stage.layer.bias}:
+        moved = replayed.moved[name]
+        miss = (stage.sent[name].to(moved) - moved) / stage.length
+        force[name] = stage.force.get(name, torch.zeros_like(moved)) - miss
+    return force
 
 
 def _seen_feature(weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ client did, also where steps swing; the right shares of the classes make it end 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,18 @@ class Stage:
     loss: str
     num_examples: int
     """Of one client."""
+    sent: Mapping[str, Tensor]
+    """The client's delta of every parameter."""
+    entry: LinearLayer | None = None
+    """A dense layer that the input enters as it is, if there is one."""
+    force: Mapping[str, Tensor] = field(default_factory=dict)
+    """Added to the gradient of every step: what the stand-ins' own gradients lack of the client's."""
+
+    @property
+    def length(self) -> float:
+        """What a gradient that is the same at every step is multiplied by on its way to the delta."""
+        weights = step_weights(len(self.scales), self.local.momentum)
+        return self.local.lr * sum(w * s for w, s in zip(weights, self.scales, strict=True))
 
     @property
     def rows(self) -> list[int]:
@@ -68,6 +80,8 @@ class Replayed:
     """(m, d) features of the stand-ins before the first step."""
     slopes: Tensor
     """(T, C, R C): what each step added to the bias, by the shares, the hidden layers held as they were."""
+    moved: Mapping[str, Tensor]
+    """The delta of every parameter."""
     swing: float
     """Largest growth of a change of the shares in the error of a step: above 1, steps overshoot."""
 
@@ -95,11 +109,14 @@ def replay(stage: Stage, shares: Tensor) -> Replayed:
             gradients = torch.autograd.grad(loss, list(state.values()), allow_unused=True)
             features.append(seen.pop().detach().double())  # not kept: its graph would be, too
             slopes.add(logits.detach().double().softmax(1), shares, row, features[-1], scale)
-            for parameter, gradient in zip(state.values(), gradients, strict=True):
+            for (name, parameter), gradient in zip(state.items(), gradients, strict=True):
                 parameter.grad = gradient
+                if gradient is not None and name in stage.force:
+                    parameter.grad = gradient + scale * stage.force[name]
             optimiser.step()
-    weight = (state[layer.weight] - received[layer.weight]).detach().double()
-    bias = None if layer.bias is None else (state[layer.bias] - received[layer.bias]).detach().double()
+    moved = {name: (p - received[name]).detach() for name, p in state.items()}
+    weight = moved[layer.weight].double()
+    bias = None if layer.bias is None else moved[layer.bias].double()
     if single:
         weight, bias = torch.cat([-weight, weight]), None if bias is None else torch.cat([-bias, bias])
     return Replayed(
@@ -108,6 +125,7 @@ def replay(stage: Stage, shares: Tensor) -> Replayed:
         features=torch.stack(slopes.means),
         start=features[0],
         slopes=slopes.to_end(),
+        moved=moved,
         swing=slopes.swing,
     )
 

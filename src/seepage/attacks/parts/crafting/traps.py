@@ -13,6 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.parts.crafting.carried import Carried, Hiding
+from seepage.types import Knowledge
+
+USUAL_SIGMA = 0.5
+"""Spread of the crafted weights (Section 8.1)."""
 
 _LEAST_GAP = 1e-6
 """Smallest 1 - s, where it is counted in ratios."""
@@ -36,6 +40,16 @@ class Rows:
             first, last = (math.log(max(1 - v, _LEAST_GAP)) for v in (scale, until))
             s = 1 - torch.linspace(first, last, len(s)).exp().unsqueeze(1)
         return Rows(torch.where(self.weight > 0, s * self.weight, self.weight), self.bias)
+
+
+def size_of_weights(known: Knowledge) -> float:
+    """What crafted weights and biases of a layer are multiplied by; who fires it does not change.
+
+    The difference of two weights has an error of the weights' last digit, divided by the learning rate: where
+    clients send weights, the same layer times 2^-6 shows 64 times as much of the gradient.
+    """
+    sends_weights = known.local is not None and known.local.algorithm == "fedavg"
+    return 2.0**-6 if sends_weights else 1.0
 
 
 def draw_trap_rows(

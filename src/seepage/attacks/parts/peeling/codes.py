@@ -38,6 +38,7 @@ _MEAN_OFF = 0.12
 """... and so near on average. Values of a finer grid (thirds of a step: mean of three 8-bit channels) also
 stay within _WORST_OFF, but lie 0.22 of a step off on average; noise that may be rounded away stays below."""
 _OUT_OF_RANGE = 1e-3
+_WORST_READING = 1e-2
 _TOKEN_DISTANCE = 0.05
 _PROJECTIONS = 8
 _PROBED = 6
@@ -60,6 +61,9 @@ class Snapped:
 class Code(Protocol):
     """How a reading is turned into what it must be, and into a model input."""
 
+    worst_reading: float
+    """Relative error beyond which a reading is not looked at."""
+
     def bounds(self) -> tuple[Tensor, Tensor] | None:
         """Least and greatest value the layer can read, one for each group of columns; None: unknown."""
 
@@ -72,6 +76,8 @@ class Code(Protocol):
 
 class RealCode:
     """Features of which nothing is known."""
+
+    worst_reading = _WORST_READING
 
     def bounds(self) -> tuple[Tensor, Tensor] | None:
         return None
@@ -86,6 +92,8 @@ class RealCode:
 
 class NumberCode:
     """Pixels or columns of a table, read directly or through a crafted pass-through (`decode`)."""
+
+    worst_reading = _WORST_READING
 
     def __init__(
         self, spec: InputSpec, *, decode: Decode | None = None, encode: Decode | None = None
@@ -158,6 +166,8 @@ def _on_grid(unit: Tensor, levels: int) -> tuple[Tensor, Tensor]:
 
 class TokenCode:
     """Flattened embeddings: the layer can read nothing but rows of the table."""
+
+    worst_reading = 0.8 * _TOKEN_DISTANCE
 
     def __init__(self, spec: InputSpec, table: Tensor, *, seed: int = 0) -> None:
         self.spec = spec

@@ -57,7 +57,7 @@ def find_scale(predicted: Tensor, observed: Tensor, *, expected: float | None) -
     usable = ratio.isfinite() & (ratio > 0)
     logs, order = ratio[usable].log().sort()
     if len(logs) == 0:
-        return None
+        return None if expected is None else Scale(expected, round(expected), 0)
     entry = torch.arange(len(ratio), device=ratio.device).unsqueeze(1).expand_as(ratio)[usable][order]
     if expected is not None:
         votes = _votes(entry, logs, math.log(expected) - _AGREE / 2)

@@ -9,14 +9,16 @@ from torch import Tensor
 
 from seepage.attacks.parts.layers import LinearLayer
 from seepage.attacks.parts.peeling.codes import NumberCode, TokenCode
-from seepage.attacks.parts.peeling.loop import Peeling
+from seepage.attacks.parts.peeling.loop import NOISE, Peeling
 from seepage.attacks.parts.peeling.sparse import MOST_UNKNOWN
 from seepage.types import Exchange, UpdateKind
 
-NOISE = 10.0
-"""A row whose residual is below this many times its expected rounding error is explained."""
 _STILL_EXPLAINED = 2e-3
 """Share of its contribution that may be left at an example's own row: beyond, the reading is contradicted."""
+
+_MOST_CONTRADICTED = 0.25
+"""Share of the readings on no alphabet that may be contradicted: where more are, what was taken away was not
+there, and what was read afterwards from the rest is worth nothing."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class Outcome:
         norm[rows.index], clear[rows.index] = rows.norm, explained
         own = found.signals.gather(1, found.row.unsqueeze(1)).squeeze(1).abs() * found.features.norm(dim=1)
         certified = clear[found.row] | (norm[found.row] <= _STILL_EXPLAINED * own)
+        doubtful = ~found.exact
+        if int((doubtful & ~certified).sum()) > _MOST_CONTRADICTED * int(doubtful.sum()):
+            certified = certified & found.exact
         total = (peeling.residual.norm * abs(peeling.residual.factor)).double().norm()
         fires = (found.signals != 0).any(0)
         return Outcome(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 _ACCIDENTS = 0.02
@@ -23,9 +25,38 @@ class Readings:
     features: Tensor
     exact: Tensor
     undecided: Tensor
+    moved: Tensor
+    """(k,) relative distance from what was read to the point of the alphabet that took its place."""
+
+    @staticmethod
+    def none(like: Tensor) -> Readings:
+        """No reading of a gradient (N, m)."""
+        real = like.new_zeros(0, dtype=torch.float64)
+        whole = torch.zeros(0, dtype=torch.long, device=like.device)
+        return Readings(
+            row=whole,
+            support=whole,
+            bias=real,
+            noise=real,
+            error=real,
+            features=like.new_zeros(0, like.shape[1]),
+            exact=whole.bool(),
+            undecided=whole.bool(),
+            moved=real,
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[Readings]) -> Readings:
+        return Readings(**{k: torch.cat([getattr(p, k) for p in parts]) for k in vars(parts[0])})
 
     def select(self, index: Tensor) -> Readings:
+        if torch.equal(index, torch.arange(len(self), device=index.device)):
+            return self  # features are as many values as the gradient has: no second copy
         return Readings(**{k: v[index] for k, v in vars(self).items()})
+
+    def on_alphabet(self) -> Readings:
+        """Where the data are written in an alphabet, what is plainly beside it is a mixture."""
+        return self.select((self.exact | self.undecided).nonzero().squeeze(1))
 
     def rescaled(self, kappa: float) -> Readings:
         """In units of a mean loss, once the common factor of the gradient is known."""

@@ -18,7 +18,7 @@ from seepage.attacks.parts.peeling.residual import ROUNDING, Found, Residual
 EXPLAINED = 3e-5
 """Largest residual, as a share of the row, of a row that takes part."""
 _DAMPING = 1e-6
-"""Share of the mean diagonal added to the normal equations: examples without a row stay where they are."""
+"""Share of the mean diagonal added to the normal equations: examples with little say stay where they are."""
 
 
 def refine(residual: Residual, found: Found, norm: Tensor, rows: Tensor) -> Found:
@@ -29,14 +29,14 @@ def refine(residual: Residual, found: Found, norm: Tensor, rows: Tensor) -> Foun
     """
     total = (residual.norm[rows] * abs(residual.factor)).clamp_min(torch.finfo(norm.dtype).tiny)
     used = norm <= EXPLAINED * total
-    moving = (~found.exact).nonzero().squeeze(1)
-    if not bool(used.any()) or not len(moving):
-        return found
     index = rows[used]
+    # An example that no explained row holds stays where it is.
+    moving = (~found.exact & (found.signals[:, index] != 0).any(1)).nonzero().squeeze(1)
+    if not len(moving):
+        return found
     d = (found.signals[moving][:, index] / total[used]).double()  # (k, r), rows of equal weight
     normal = d @ d.T
-    damping = _DAMPING * normal.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny)
-    normal.diagonal().add_(damping)
+    normal.diagonal().add_(_DAMPING * normal.diagonal().mean())
     # In blocks of rows: (k, m) is kept, never a second copy of the gradient.
     right = torch.zeros(len(moving), residual.weight.shape[1], dtype=torch.float64, device=d.device)
     for i, part, size in zip(index.split(256), d.split(256, dim=1), total[used].split(256), strict=True):

@@ -19,6 +19,18 @@ ROUNDING = 2e-6
 """Relative error of a backward signal (float32, several layers), against the example's typical signal."""
 _BLOCK_BYTES = 1 << 21
 """Of the gradient at a time: a share of it, so that reading it takes little memory of its own."""
+_ROWS = 256
+"""Signals at a time, where they are needed in double precision."""
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """(r,) in double precision, for the squares of small float32 numbers are 0.
+
+    >>> row_norms(torch.tensor([[3e-30, 4e-30]])).item() > 4.99e-30
+    True
+    """
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norms
 
 
 @dataclass
@@ -47,7 +59,9 @@ class Found:
         return len(self.labels)
 
     @staticmethod
-    def none(rows: int, columns: int, like: Tensor) -> Found:
+    def none(like: Tensor) -> Found:
+        """Nothing found in a gradient (N, m)."""
+        rows, columns = like.shape
         real, whole = like.new_zeros(0), torch.zeros(0, dtype=torch.long, device=like.device)
         return Found(
             features=like.new_zeros(0, columns),
@@ -60,6 +74,11 @@ class Found:
             support=whole,
             round=whole,
         )
+
+    def typical(self) -> Tensor:
+        """(k,) root mean square of each example's signal where it fires, in double precision."""
+        fires = (self.signals != 0).sum(1).clamp_min(1)
+        return row_norms(self.signals) / fires.sqrt()
 
     def plus(self, more: Found) -> Found:
         return Found(**{k: torch.cat([v, getattr(more, k)]) for k, v in vars(self).items()})
@@ -94,7 +113,7 @@ class Residual:
         self.groups = groups
         self.seed = seed
         self.rounding: tuple[Tensor, Tensor] | None = None
-        self.norm = torch.cat([b.norm(dim=1) for b in self.weight.split(self._block())])  # (N,), unscaled
+        self.norm = torch.cat([row_norms(b) for b in self.weight.split(self._block())])  # (N,), unscaled
 
     def set_rounding(self, weight: Tensor, bias: Tensor) -> None:
         """(N,) norm of each weight row's and bias' own rounding, where the update is a difference."""
@@ -110,51 +129,58 @@ class Residual:
             block.addmm_(found.signals[:, index].T, found.features, alpha=-1)
         return block
 
+    def columns(self, index: Tensor, found: Found) -> Iterator[Tensor]:
+        """The same rows (r, m), some columns at a time."""
+        size = max(1, _BLOCK_BYTES // max(1, len(index) * self.weight.element_size()))
+        d = found.signals[:, index].T
+        for some, x in zip(self.weight.split(size, 1), found.features.split(size, 1), strict=True):
+            yield some[index].mul_(self.factor).addmm_(d, x, alpha=-1)
+
     def biases(self, index: Tensor, found: Found) -> Tensor:
-        total = self.bias[index].double() * self.factor
-        return (total - found.signals[:, index].double().sum(0)).to(self.bias.dtype)
+        """(r,) in double precision."""
+        return self.bias[index].double() * self.factor - found.signals[:, index].double().sum(0)
 
     def noise(self, index: Tensor, found: Found) -> tuple[Tensor, Tensor]:
         """(r,) of the bias and (r,) of the weight row: what rounding alone may leave.
 
         The error of d_ij goes with the example's typical signal, not with d_ij itself, which may be small
-        by cancellation; an example known with an error brings that along too.
+        by cancellation; an example known with an error brings that along too. All in double precision: a
+        saturated loss leaves signals of 1e-25 beside others of 1, and float32 has no squares of those.
         """
         eps = torch.finfo(self.bias.dtype).eps
-        bias = (eps * self.bias[index] * self.factor).square()
+        bias = (eps * self.bias[index].double() * self.factor).square()
         weight = (eps * self.norm[index] * self.factor).square()
         if self.rounding is not None:
-            weight = weight + (self.rounding[0][index] * self.factor).square()
-            bias = bias + (self.rounding[1][index] * self.factor).square()
+            weight = weight + (self.rounding[0][index].double() * self.factor).square()
+            bias = bias + (self.rounding[1][index].double() * self.factor).square()
         if len(found):
-            d = found.signals[:, index]
-            fires = (found.signals != 0).sum(1).clamp_min(1)
-            typical = (found.signals.square().sum(1) / fires).sqrt()  # (k,)
-            rounding = (ROUNDING * typical).unsqueeze(1) * (d != 0)  # (k, r)
-            size = found.features.norm(dim=1).unsqueeze(1)
-            bias = bias + rounding.square().sum(0)
-            weight = weight + ((rounding + found.error.unsqueeze(1) * d.abs()) * size).square().sum(0)
+            rounding, size = ROUNDING * found.typical(), row_norms(found.features)  # (k,)
+            for at, rows in zip(torch.arange(len(index)).split(_ROWS), index.split(_ROWS), strict=True):
+                d = found.signals[:, rows].double().abs_()  # (k, rows)
+                of_signal = rounding.unsqueeze(1) * (d != 0)
+                bias[at] += of_signal.square().sum(0)
+                of_signal += d.mul_(found.error.unsqueeze(1))
+                weight[at] += of_signal.mul_(size.unsqueeze(1)).square_().sum(0)
         return bias.sqrt(), weight.sqrt()
 
     def scan(self, index: Tensor, found: Found) -> Rows:
         """Read the rows `index`, a block at a time."""
-        parts = list(self._scan(index, found))
-        scan = RowScan(**{k: torch.cat([getattr(p.scan, k) for p in parts]) for k in vars(parts[0].scan)})
-        rest = {k: torch.cat([getattr(p, k) for p in parts]) for k in vars(parts[0]) if k != "scan"}
-        return Rows(**rest, scan=scan)
-
-    def _scan(self, index: Tensor, found: Found) -> Iterator[Rows]:
-        for rows in index.split(self._block()):
-            weights, bias = self.weights(rows, found), self.biases(rows, found)
-            noise, weight_noise = self.noise(rows, found)
-            yield Rows(
-                index=rows,
-                bias=bias,
-                norm=weights.norm(dim=1),
-                noise=noise,
-                weight_noise=weight_noise,
-                scan=scan_rows(weights, bias, groups=self.groups, seed=self.seed),
-            )
+        bias = self.biases(index, found)
+        noise, weight_noise = self.noise(index, found)
+        norms: list[Tensor] = []
+        scans: list[RowScan] = []
+        for rows, b in zip(index.split(self._block()), bias.split(self._block()), strict=True):
+            weights = self.weights(rows, found)
+            norms.append(row_norms(weights))
+            scans.append(scan_rows(weights, b.to(weights), groups=self.groups, seed=self.seed))
+        return Rows(
+            index=index,
+            bias=bias,
+            norm=torch.cat(norms),
+            noise=noise,
+            weight_noise=weight_noise,
+            scan=RowScan(**{k: torch.cat([getattr(s, k) for s in scans]) for k in vars(scans[0])}),
+        )
 
 
 def delta_rounding(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

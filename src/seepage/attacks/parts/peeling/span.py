@@ -14,8 +14,12 @@ from torch import Tensor
 from seepage.attacks.parts.peeling.residual import Found, Residual
 
 _MOST_ROWS = 1024
+_COLUMNS = 256
 _SPARE = 4
 """Rows beyond the rank: with fewer equations left, a mixture could fit them."""
+_FILLED = 0.95
+"""Share of the columns from which on the rank may be theirs and not that of the examples: then these are
+more, and their signals span more than is seen."""
 _NOISE = 5.0
 """Singular values below this many times the rounding's largest one are rounding."""
 _OUTSIDE = 1e-2
@@ -39,22 +43,17 @@ class SignalSpan:
     def __init__(self, residual: Residual, active: Tensor) -> None:
         step = -(-len(active) // _MOST_ROWS) if len(active) else 1
         self.index = active[::step]
-        nothing = Found.none(len(residual.bias), residual.weight.shape[1], residual.weight)
-        weight = residual.weights(self.index, nothing)
-        bias = residual.biases(self.index, nothing)
-        gram = weight.new_zeros(len(self.index), len(self.index), dtype=torch.float64)
-        for columns in (*weight.split(1024, dim=1), bias.unsqueeze(1)):
-            wide = columns.double()
-            gram.addmm_(wide, wide.T)
+        rows, columns = len(self.index), residual.weight.shape[1]
+        gram, used = _gram(residual, self.index)
         values, vectors = torch.linalg.eigh(gram)
         sizes = values.clamp_min(0).sqrt()
-        rows, columns_ = weight.shape
-        typical = residual.noise(self.index, nothing)[1].double().square().mean().div(columns_).sqrt()
-        self.noise = float(_NOISE * typical * (rows**0.5 + columns_**0.5))
+        noise = residual.noise(self.index, Found.none(residual.weight))[1]
+        typical = noise.square().mean().div(columns).sqrt()
+        self.noise = float(_NOISE * typical * (rows**0.5 + columns**0.5))
         kept = sizes > self.noise
         self.rank = int(kept.sum())
         """Examples that the gradient shows, or 0 where it holds too many to tell."""
-        if self.rank >= min(columns_ + 1, rows - _SPARE):
+        if self.rank >= min(_FILLED * used, rows - _SPARE):
             self.rank = 0
         self.basis = vectors[:, kept] if self.rank else None
 
@@ -68,3 +67,18 @@ class SignalSpan:
         faint = size * features.double().norm(dim=1) <= _FAINT * self.noise
         refuted: Tensor = (outside > _OUTSIDE * size) & ~faint
         return refuted
+
+
+def _gram(residual: Residual, index: Tensor) -> tuple[Tensor, int]:
+    """Products of the rows `index` of [G_w | G_b] in double precision, and the number of columns in use.
+
+    Pixels that are black in every example, as at MNIST's border, say nothing. A few columns at a time: no
+    copy of the gradient.
+    """
+    bias = (residual.bias[index].double() * residual.factor).unsqueeze(1)
+    gram, used = bias @ bias.T, 1
+    for columns in residual.weight.split(_COLUMNS, dim=1):
+        wide = columns[index].double().mul_(residual.factor)
+        gram.addmm_(wide, wide.T)
+        used += int((wide != 0).any(0).sum())
+    return gram, used

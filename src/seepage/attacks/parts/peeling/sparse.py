@@ -10,6 +10,7 @@ starts (Spielman, Wang and Wright 2012; Candes, Wakin and Boyd 2008). With all o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -39,46 +40,56 @@ class Unmixed:
     """(u, r) at the rows given."""
 
 
-def unmix(weights: Tensor, bias: Tensor, *, seed: int = 0, most: int = MOST_UNKNOWN) -> Unmixed | None:
+Columns = Callable[[], Iterable[Tensor]]
+"""The columns of a matrix (r, m), some at a time, as often as they are asked for: it is never
+there as a whole."""
+
+
+def unmix(columns: Columns, bias: Tensor, *, seed: int = 0, most: int = MOST_UNKNOWN) -> Unmixed | None:
     """Take rows (r, m) and (r,) of a residual apart; None where its rank or the search says no.
 
     >>> _ = torch.manual_seed(0)
     >>> x, d = torch.rand(3, 20), torch.randn(3, 60) * (torch.rand(3, 60) < 0.5)
-    >>> found = unmix(d.T @ x, d.sum(0))
+    >>> found = unmix(lambda: (d.T @ x).split(8, dim=1), d.sum(0))
     >>> bool(torch.cdist(found.features, x).amin(0).max() < 1e-3)
     True
     """
-    rows = torch.cat([weights, bias.unsqueeze(1)], dim=1)  # (r, m + 1)
-    basis = _column_space(rows, most)
+    ones = bias.unsqueeze(1).double()
+    basis = _column_space(columns, ones, most)
     if basis is None:
         return None
     mixing = _sparse_vectors(basis, seed)  # (u, u): q in rows
     if mixing is None:
         return None
     # D^T = U Q C with C diagonal: the bias column of X is 1, which fixes C.
-    examples = torch.linalg.solve(mixing.T, basis.T @ rows.double())  # (u, m + 1)
-    ones = examples[:, -1:]
-    if bool((ones.abs() <= 1e-12 * examples.abs().amax(1, keepdim=True)).any()):
+    scale = torch.linalg.solve(mixing.T, basis.T @ ones)  # (u, 1)
+    parts = [torch.linalg.solve(mixing.T, basis.T @ part.double()) for part in columns()]
+    examples = torch.cat(parts, dim=1)  # (u, m)
+    if bool((scale.abs() <= 1e-12 * examples.abs().amax(1, keepdim=True)).any()):
         return None
-    signals = (mixing @ basis.T) * ones
-    return Unmixed((examples[:, :-1] / ones).to(weights.dtype), signals.to(weights.dtype))
+    signals = (mixing @ basis.T) * scale
+    dtype = next(iter(columns())).dtype
+    return Unmixed((examples / scale).to(dtype), signals.to(dtype))
 
 
-def _column_space(rows: Tensor, most: int) -> Tensor | None:
+def _column_space(columns: Columns, bias: Tensor, most: int) -> Tensor | None:
     """(r, u) orthonormal, in double precision; None where the rank is too large or not to be told."""
-    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for columns in rows.split(1024, dim=1):
-        wide = columns.double()
+    gram, width = bias @ bias.T, 1
+    for part in columns():
+        wide = part.double()
         gram.addmm_(wide, wide.T)
-    values, vectors = torch.linalg.eigh(gram)
-    sizes = values.flip(0).clamp_min(0).sqrt()
+        width += wide.shape[1]
+    sizes = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()
     # As many dimensions as columns, or half as many as rows, are what noise fills: nothing to be told.
-    top = min((len(sizes) - 1) // 2, rows.shape[1] - 2, most)
+    top = min((len(sizes) - 1) // 2, width - 2, most)
     if top < 1 or sizes[0] == 0:
         return None
     drop = sizes[:top] / sizes[1 : top + 1].clamp_min(1e-9 * float(sizes[0]))
     rank = int(drop.argmax()) + 1
-    return vectors[:, -rank:] if float(drop[rank - 1]) >= _GAP else None
+    if float(drop[rank - 1]) < _GAP:
+        return None
+    vectors: Tensor = torch.linalg.eigh(gram).eigenvectors[:, -rank:]
+    return vectors
 
 
 def _sparse_vectors(basis: Tensor, seed: int) -> Tensor | None:

@@ -1,0 +1,113 @@
+"""Label counts after several local steps: replays of growing cost, until one vouches for its counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.parts.labels_evidence import example_stage, replay_stage
+from seepage.attacks.parts.labels_examples import fit_examples
+from seepage.attacks.parts.labels_fit import Fit, fit_replay
+from seepage.attacks.parts.labels_gradient import Evidence
+from seepage.attacks.parts.labels_methods import round_counts
+from seepage.types import Exchange, Knowledge
+
+CONSISTENT = 0.25
+"""Examples by which counts from replays may miss an integer, still move or deviate, and be called certain."""
+OVERSHOT = 2.0
+"""A change of the shares that local training amplifies beyond this may have led elsewhere and back."""
+LOST = 1.0
+"""A replay that still moves a count by more than this has found nothing."""
+EXPLAINED = 0.05
+"""Part of the last layer's delta that fitted examples may leave open, and still be believed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What replays made of the counts."""
+
+    counts: Tensor
+    """(C,) int64"""
+    method: str
+    residual: float
+    miss: float
+    """Examples by which replays disagree with the counts, or with each other."""
+    certain: bool
+    note: str | None
+    """Why they are uncertain."""
+
+
+def settle_counts(exchange: Exchange, known: Knowledge, evidence: Evidence, first: Tensor) -> Settled | str:
+    """Counts that a replay of local training bears out; else the reason why there are none.
+
+    first: (C,) int64 counts to begin with. Replays on stand-ins come first; only where they are not certain
+    are the examples themselves fitted, which costs ten times as much.
+    """
+    plain = _on_stand_ins(exchange, known, evidence, first, forced=False)
+    batch = known.local and known.local.batch_size
+    if batch and batch * max(1, len(exchange.clients)) < int(first.sum()):
+        return plain  # what steps lack is another thing for every mini-batch
+    if isinstance(plain, Settled) and plain.certain:
+        return plain
+    forced = _on_stand_ins(exchange, known, evidence, first, forced=True)
+    both = [settled for settled in (plain, forced) if isinstance(settled, Settled)]
+    best = min(both, key=lambda settled: (not settled.certain, settled.miss), default=None)
+    if best is not None and best.certain:
+        return best
+    start = first if best is None else best.counts
+    return _on_examples(exchange, known, evidence, start) or best or plain
+
+
+def _on_stand_ins(
+    exchange: Exchange, known: Knowledge, evidence: Evidence, first: Tensor, *, forced: bool
+) -> Settled | str:
+    stage, fits = replay_stage(exchange, known), []
+    total = int(first.sum())
+    if stage is not None:
+        shares = first.to(evidence.weight) / total
+        # where steps swing, several shares may end alike: a second start shows whether they do here
+        starts = (shares, torch.ones_like(shares) / len(shares))
+        clients = max(1, len(exchange.clients))
+        fits = [
+            fit
+            for s in starts
+            if (fit := fit_replay(stage, evidence, s, forced=forced, clients=clients)) is not None
+        ]
+    fit = min(fits, key=lambda fit: (fit.movement > CONSISTENT, fit.misfit), default=None)
+    if fit is None or fit.movement > LOST:
+        return "replays of it do not settle" if fit else "it could not be replayed (no bias, or too costly)"
+    apart = max(float((fit.counts - other.counts).abs().max()) for other in fits)
+    return _settled("replay", fit, total, apart=apart if len(fits) > 1 else LOST)
+
+
+def _on_examples(exchange: Exchange, known: Knowledge, evidence: Evidence, start: Tensor) -> Settled | None:
+    stage = example_stage(exchange, known)
+    fits = [] if stage is None else fit_examples(stage, evidence, start)
+    if len(fits) < 2 or fits[-1].movement > LOST or fits[-1].misfit > EXPLAINED:
+        return None
+    total = int(start.sum())
+    last, before = (round_counts(fit.counts, total) for fit in (fits[-1], fits[-2]))
+    steady = torch.equal(last, before)
+    return _settled("examples", fits[-1], total, apart=0.0 if steady else LOST)
+
+
+def _settled(method: str, fit: Fit, total: int, *, apart: float) -> Settled:
+    exact = fit.counts * (total / fit.counts.sum())
+    counts = round_counts(exact, total)
+    residual = float((exact - counts).abs().max())
+    miss = max(residual, fit.movement, fit.deviation, apart)
+    certain = miss <= CONSISTENT and fit.swing <= OVERSHOT
+    note = (
+        "The label counts are uncertain: replays of local training agree with them, and with each other, "
+        f"within {miss:.1f} examples, and errors grow up to {fit.swing:.1f} times on the way."
+    )
+    return Settled(
+        counts=counts,
+        method=method,
+        residual=residual,
+        miss=miss,
+        certain=certain,
+        note=None if certain else note,
+    )
