@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ class Settled:
     residual: float
     miss: float
     """Examples by which replays disagree with the counts, or with each other."""
+    misfit: float
+    """Part of the last layer's delta that the replay does not explain."""
     certain: bool
     note: str | None
     """Why they are uncertain."""
@@ -83,14 +86,44 @@ def _on_stand_ins(
 
 
 def _on_examples(exchange: Exchange, known: Knowledge, evidence: Evidence, start: Tensor) -> Settled | None:
+    """Where a search is not certain of its counts, another one starts from the next best."""
     stage = example_stage(exchange, known)
-    fits = [] if stage is None else fit_examples(stage, evidence, start)
+    if stage is None:
+        return None
+    fits = fit_examples(stage, evidence, start)
+    first = _of_examples(fits, int(start.sum()))
+    if first is None or first.certain:
+        return first
+    second = _of_examples(
+        fit_examples(stage, evidence, _neighbour(fits[-1].counts, first.counts)), int(start.sum())
+    )
+    if second is None or torch.equal(first.counts, second.counts):
+        return second or first
+    better = min((first, second), key=lambda settled: settled.misfit)
+    return replace(
+        better, certain=False, miss=max(better.miss, LOST), note=_uncertain(max(better.miss, LOST))
+    )
+
+
+def _of_examples(fits: Sequence[Fit], total: int) -> Settled | None:
     if len(fits) < 2 or fits[-1].movement > LOST or fits[-1].misfit > EXPLAINED:
         return None
-    total = int(start.sum())
     last, before = (round_counts(fit.counts, total) for fit in (fits[-1], fits[-2]))
     steady = torch.equal(last, before)
     return _settled("examples", fits[-1], total, apart=0.0 if steady else LOST)
+
+
+def _neighbour(exact: Tensor, counts: Tensor) -> Tensor:
+    """The counts that are next best: one example moved to where rounding took most away.
+
+    >>> _neighbour(torch.tensor([2.4, 0.7, 0.9]), torch.tensor([2, 1, 1]))
+    tensor([3, 0, 1])
+    """
+    gap = (exact * (counts.sum() / exact.sum()) - counts).masked_fill(counts == 0, 0.0)
+    moved = counts.clone()
+    moved[(exact * (counts.sum() / exact.sum()) - counts).argmax()] += 1
+    moved[gap.argmin()] -= 1
+    return moved
 
 
 def _settled(method: str, fit: Fit, total: int, *, apart: float) -> Settled:
@@ -99,15 +132,20 @@ def _settled(method: str, fit: Fit, total: int, *, apart: float) -> Settled:
     residual = float((exact - counts).abs().max())
     miss = max(residual, fit.movement, fit.deviation, apart)
     certain = miss <= CONSISTENT and fit.swing <= OVERSHOT
-    note = (
-        "The label counts are uncertain: replays of local training agree with them, and with each other, "
-        f"within {miss:.1f} examples, and errors grow up to {fit.swing:.1f} times on the way."
-    )
     return Settled(
         counts=counts,
         method=method,
         residual=residual,
         miss=miss,
+        misfit=fit.misfit,
         certain=certain,
-        note=None if certain else note,
+        note=None if certain else _uncertain(miss, fit.swing),
+    )
+
+
+def _uncertain(miss: float, swing: float = 1.0) -> str:
+    grows = f", and errors grow up to {swing:.1f} times on the way" if swing > 1 else ""
+    return (
+        "The label counts are uncertain: replays of local training agree with them, and with each other, "
+        f"within {miss:.1f} examples{grows}."
     )
