@@ -85,11 +85,11 @@ ALL_DEFENSES: dict[str, Described] = {
     **MEASURES,
     "refuse_traps": DefenseEntry(
         build=_in_an_audit,
-        description="refuses to train on a received model that the guard calls a trap",
+        description="Refuse to train on a received model that the guard calls a trap.",
         runs_at="client",
         trusts="nobody",
         guarantee="heuristic",
-        adaptive="hides the trap better, or does without: honest weights leak too",
+        adaptive="Hide the trap better, or do without: honest weights leak too.",
     ),
 }
 """Every defense an audit can name: those of `seepage.defenses`, and the one that needs the guard."""

@@ -13,6 +13,8 @@ WIDTH, HEIGHT = 640, 420
 LEFT, RIGHT, TOP, BOTTOM = 90, 600, 44, 356
 LINE, LETTER = 20, 9
 """Height of a label and width of a letter, as on narrow screens, which enlarge the text."""
+MARK = 7
+"""Half the width of a mark."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +60,12 @@ def build_plot(rows: Sequence[Row]) -> Plot | None:
     low = math.floor(10 * min(means) - 0.2) / 10
     high = math.ceil(10 * max(means) + 0.2) / 10
     marks: list[Mark] = []
+    spots = [
+        (_x(r.accuracy.mean, low, high), _y(r.leakage or 0.0)) for _, r in known if r.accuracy is not None
+    ]
     # From below upwards, so that labels which have to give way move up into free space.
     for number, row in sorted(known, key=lambda pair: (pair[1].leakage or 0.0, pair[0])):
-        marks.append(_mark(number, row, low, high, marks))
+        marks.append(_mark(number, row, low, high, marks, spots))
     front = sorted((m.x, m.y) for m in marks if m.front)
     ticks = round((high - low) * 10)
     step = 1 if ticks <= 6 else 2
@@ -74,7 +79,14 @@ def build_plot(rows: Sequence[Row]) -> Plot | None:
     )
 
 
-def _mark(number: int, row: Row, low: float, high: float, placed: Sequence[Mark]) -> Mark:
+def _mark(
+    number: int,
+    row: Row,
+    low: float,
+    high: float,
+    placed: Sequence[Mark],
+    spots: Sequence[tuple[float, float]],
+) -> Mark:
     mean = row.accuracy.mean if row.accuracy is not None else 0.0
     deviation = row.accuracy.deviation if row.accuracy is not None else 0.0
     x, y = _x(mean, low, high), _y(row.leakage or 0.0)
@@ -83,7 +95,9 @@ def _mark(number: int, row: Row, low: float, high: float, placed: Sequence[Mark]
     label_x = x - 12 if to_left else x + 12
     label_y = y - 8
     step = -LINE / 2
-    while any(_overlap(label, label_x, label_y, to_left, other) for other in placed):
+    while any(_overlap(label, label_x, label_y, to_left, other) for other in placed) or any(
+        _covers(label, label_x, label_y, to_left, spot) for spot in spots
+    ):
         label_y += step
         if label_y < LINE:  # no room above the picture: start again below the mark
             label_y, step = y + LINE, LINE / 2
@@ -109,8 +123,15 @@ def _overlap(label: str, x: float, y: float, to_left: bool, other: Mark) -> bool
     start = x - LETTER * len(label) if to_left else x
     other_width = LETTER * len(other.label)
     other_start = other.label_x - other_width if other.anchor == "end" else other.label_x
-    beside = start >= other_start + other_width or other_start >= start + LETTER * len(label)
+    beside = start >= other_start + other_width + MARK or other_start >= start + LETTER * len(label) + MARK
     return not beside and abs(other.label_y - y) < LINE
+
+
+def _covers(label: str, x: float, y: float, to_left: bool, spot: tuple[float, float]) -> bool:
+    """Whether a label here would hide a mark."""
+    start = x - LETTER * len(label) if to_left else x
+    across = start - MARK < spot[0] < start + LETTER * len(label) + MARK
+    return across and y - LINE + MARK / 2 < spot[1] < y + MARK
 
 
 def _stairs(front: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
