@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seepage.attacks.parts.labels import LABEL_METHODS, infer_label_counts
-from seepage.attacks.parts.labels_gradient import step_sizes, step_weights
-from seepage.attacks.parts.labels_methods import round_counts
+from seepage.attacks.parts.labels.gradient import step_sizes, step_weights
+from seepage.attacks.parts.labels.methods import round_counts
 from seepage.errors import DataError, NotApplicable, SpecError
 from seepage.types import (
     Batch,

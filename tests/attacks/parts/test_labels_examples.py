@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.parts.labels import infer_label_counts
-from seepage.attacks.parts.labels_evidence import example_stage, gather_evidence
-from seepage.attacks.parts.labels_examples import fit_examples, pose_scene
-from seepage.attacks.parts.labels_fit import unexplained
-from seepage.attacks.parts.labels_replay import replay
+from seepage.attacks.parts.labels.evidence import example_stage, gather_evidence
+from seepage.attacks.parts.labels.examples import fit_examples, pose_scene
+from seepage.attacks.parts.labels.fit import unexplained
+from seepage.attacks.parts.labels.replay import replay
 from seepage.federation import local_update
 from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Modality
 

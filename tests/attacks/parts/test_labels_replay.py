@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts import labels_examples
+from seepage.attacks.parts.labels import examples as labels_examples
 from seepage.attacks.parts.labels import infer_label_counts
-from seepage.attacks.parts.labels_replay import Stage, replay
+from seepage.attacks.parts.labels.replay import Stage, replay
 from seepage.attacks.parts.layers import output_layer, trace_linear_layers
 from seepage.federation import local_update
 from seepage.types import (

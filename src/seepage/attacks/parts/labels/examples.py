@@ -18,10 +18,10 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from seepage.attacks.parts.inversion.replay import Replay, sgd_step
-from seepage.attacks.parts.labels_fit import Fit, gauss_newton
-from seepage.attacks.parts.labels_gradient import Evidence
-from seepage.attacks.parts.labels_methods import round_counts
-from seepage.attacks.parts.labels_replay import Stage, replay, two_logits
+from seepage.attacks.parts.labels.fit import Fit, gauss_newton
+from seepage.attacks.parts.labels.gradient import Evidence
+from seepage.attacks.parts.labels.methods import round_counts
+from seepage.attacks.parts.labels.replay import Stage, replay, two_logits
 from seepage.federation import trainable, training_mode
 
 ROUNDS = 10

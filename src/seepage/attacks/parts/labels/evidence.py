@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from seepage.attacks.parts.labels_gradient import SUM_LOSSES, Evidence, Probe, local_path, mean_gradient
-from seepage.attacks.parts.labels_replay import Stage
+from seepage.attacks.parts.labels.gradient import SUM_LOSSES, Evidence, Probe, local_path, mean_gradient
+from seepage.attacks.parts.labels.replay import Stage
 from seepage.attacks.parts.layers import (
     LinearLayer,
     dummy_inputs,

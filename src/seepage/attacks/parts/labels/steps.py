@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.labels_evidence import example_stage, replay_stage
-from seepage.attacks.parts.labels_examples import fit_examples
-from seepage.attacks.parts.labels_fit import Fit, fit_replay
-from seepage.attacks.parts.labels_gradient import Evidence
-from seepage.attacks.parts.labels_methods import round_counts
+from seepage.attacks.parts.labels.evidence import example_stage, replay_stage
+from seepage.attacks.parts.labels.examples import fit_examples
+from seepage.attacks.parts.labels.fit import Fit, fit_replay
+from seepage.attacks.parts.labels.gradient import Evidence
+from seepage.attacks.parts.labels.methods import round_counts
 from seepage.types import Exchange, Knowledge
 
 CONSISTENT = 0.25

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.labels_gradient import Evidence, Gradient
+from seepage.attacks.parts.labels.gradient import Evidence, Gradient
 from seepage.errors import NotApplicable
 
 REFINEMENTS = 10

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.labels_evidence import gather_evidence
-from seepage.attacks.parts.labels_gradient import (
+from seepage.attacks.parts.labels.evidence import gather_evidence
+from seepage.attacks.parts.labels.gradient import (
     MEAN_LOSSES,
     SUM_LOSSES,
     Evidence,
@@ -17,14 +17,14 @@ from seepage.attacks.parts.labels_gradient import (
     mean_gradient,
     step_sizes,
 )
-from seepage.attacks.parts.labels_methods import (
+from seepage.attacks.parts.labels.methods import (
     Guess,
     bias_counts,
     idlg,
     llg,
     round_counts,
 )
-from seepage.attacks.parts.labels_steps import settle_counts
+from seepage.attacks.parts.labels.steps import settle_counts
 from seepage.errors import DataError, NotApplicable
 from seepage.registry import lookup
 from seepage.types import Exchange, Knowledge, UpdateKind

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.labels_gradient import Evidence, step_sizes
-from seepage.attacks.parts.labels_replay import Replayed, Stage, replay
+from seepage.attacks.parts.labels.gradient import Evidence, step_sizes
+from seepage.attacks.parts.labels.replay import Replayed, Stage, replay
 
 ITERATIONS = 6
 CONVERGED = 0.02

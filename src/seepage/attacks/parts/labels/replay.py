@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from seepage.attacks.parts.labels_gradient import SUM_LOSSES, step_sizes, step_weights
+from seepage.attacks.parts.labels.gradient import SUM_LOSSES, step_sizes, step_weights
 from seepage.attacks.parts.layers import LinearLayer, watching
 from seepage.federation import trainable, training_mode
 from seepage.types import LocalTraining
