@@ -21,6 +21,8 @@ OVERSHOT = 2.0
 """A change of the shares that local training amplifies beyond this may have led elsewhere and back."""
 LOST = 1.0
 """A replay that still moves a count by more than this has found nothing."""
+SEARCHES = 3
+"""Fits of examples from different counts, where the first is not certain of its own."""
 EXPLAINED = 0.05
 """Part of the last layer's delta that fitted examples may leave open, and still be believed."""
 
@@ -86,23 +88,34 @@ def _on_stand_ins(
 
 
 def _on_examples(exchange: Exchange, known: Knowledge, evidence: Evidence, start: Tensor) -> Settled | None:
-    """Where a search is not certain of its counts, another one starts from the next best."""
+    """Where the first search is not certain of its counts, others start from the next best."""
     stage = example_stage(exchange, known)
-    if stage is None:
+    found: list[Settled] = []
+    tried: list[Tensor] = []
+    wanted: Tensor | None = start
+    while stage is not None and wanted is not None and len(tried) < SEARCHES:
+        fits = fit_examples(stage, evidence, wanted)
+        settled = _of_examples(fits, int(start.sum()))
+        if settled is None or (settled.certain and not found):
+            return settled or _least_misfit(found)
+        tried += [wanted, settled.counts]
+        found.append(settled)
+        best = min(found, key=lambda one: one.misfit)
+        if best is settled:
+            exact = fits[-1].counts
+        wanted = _next_best(exact, best.counts, tried)
+    return _least_misfit(found)
+
+
+def _least_misfit(found: Sequence[Settled]) -> Settled | None:
+    """Certain only if all searches ended at the same counts, and the best of them was certain."""
+    if not found:
         return None
-    fits = fit_examples(stage, evidence, start)
-    first = _of_examples(fits, int(start.sum()))
-    if first is None or first.certain:
-        return first
-    second = _of_examples(
-        fit_examples(stage, evidence, _neighbour(fits[-1].counts, first.counts)), int(start.sum())
-    )
-    if second is None or torch.equal(first.counts, second.counts):
-        return second or first
-    better = min((first, second), key=lambda settled: settled.misfit)
-    return replace(
-        better, certain=False, miss=max(better.miss, LOST), note=_uncertain(max(better.miss, LOST))
-    )
+    best = min(found, key=lambda settled: settled.misfit)
+    if all(torch.equal(best.counts, other.counts) for other in found):
+        return best
+    apart = max(best.miss, LOST)
+    return replace(best, certain=False, miss=apart, note=_uncertain(apart))
 
 
 def _of_examples(fits: Sequence[Fit], total: int) -> Settled | None:
@@ -113,17 +126,27 @@ def _of_examples(fits: Sequence[Fit], total: int) -> Settled | None:
     return _settled("examples", fits[-1], total, apart=0.0 if steady else LOST)
 
 
-def _neighbour(exact: Tensor, counts: Tensor) -> Tensor:
-    """The counts that are next best: one example moved to where rounding took most away.
+def _next_best(exact: Tensor, counts: Tensor, tried: Sequence[Tensor]) -> Tensor | None:
+    """The counts with one example moved that rounding was nearest to, and that were not tried yet.
 
-    >>> _neighbour(torch.tensor([2.4, 0.7, 0.9]), torch.tensor([2, 1, 1]))
-    tensor([3, 0, 1])
+    >>> exact, counts = torch.tensor([2.4, 0.7, 0.9]), torch.tensor([2, 1, 1])
+    >>> _next_best(exact, counts, [counts]), _next_best(exact, counts, [torch.tensor([3, 0, 1])])
+    (tensor([3, 0, 1]), tensor([3, 1, 0]))
     """
-    gap = (exact * (counts.sum() / exact.sum()) - counts).masked_fill(counts == 0, 0.0)
-    moved = counts.clone()
-    moved[(exact * (counts.sum() / exact.sum()) - counts).argmax()] += 1
-    moved[gap.argmin()] -= 1
-    return moved
+    gap = exact * (counts.sum() / exact.sum()) - counts
+    gain = gap[:, None] - gap[None, :]  # of moving one example from the column's class to the row's
+    gain.fill_diagonal_(-torch.inf)
+    gain[:, counts == 0] = -torch.inf
+    for index in gain.flatten().argsort(descending=True).tolist():
+        to, out_of = divmod(index, len(counts))
+        if gain[to, out_of] == -torch.inf:
+            break
+        moved = counts.clone()
+        moved[to] += 1
+        moved[out_of] -= 1
+        if not any(torch.equal(moved, other) for other in tried):
+            return moved
+    return None
 
 
 def _settled(method: str, fit: Fit, total: int, *, apart: float) -> Settled:
