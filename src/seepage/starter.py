@@ -39,7 +39,7 @@ model   = "my_package.models:build"      # or a name: "mlp", "fcnn", "convnet"; 
 data    = "my_package.data:load"         # returns (x, y); or an .npz, a .csv, a folder of images, a name
 threat  = "malicious_server"             # it may also send crafted weights; or "honest_but_curious"
 seeds   = [0, 1, 2]                      # one batch and one training each: the +- of the table
-attacks = ["analytic_extraction", "exact_extraction", "trap_weights"]
+attacks = ["exact_extraction", {{name = "trap_weights", read = "peel"}}]  # the strongest of their kind
 adaptive = true                          # run each attack also by a server that knows the defense
 delta   = 1e-5                           # for the epsilon of the points with differential privacy
 

@@ -151,6 +151,23 @@ def test_features_are_not_inputs() -> None:
     assert "features" not in " ".join(advise(study(inputs, inputs)).caveats)
 
 
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        (AttackRef(name="trap_weights"), True),
+        (AttackRef(name="trap_weights", params={"read": "peel"}), False),
+        (AttackRef(name="adaptive", params={"attack": "quantile_traps", "knows": ["clipping"]}), True),
+        (AttackRef(name="analytic_extraction"), False),
+        (AttackRef(name="an attack of another version"), False),
+    ],
+)
+def test_a_study_that_reads_single_rows_says_that_more_can_be_read(attack: AttackRef, said: bool) -> None:
+    one = row("none", 0.9, 1.0)
+    leaks = tuple(found.model_copy(update={"attack": attack}) for found in one.leaks)
+    caveats = advise(study(one.model_copy(update={"leaks": leaks}))).caveats
+    assert any("read row by row" in caveat for caveat in caveats) is said
+
+
 def test_only_what_counts_is_in_the_row(tmp_path: Path) -> None:
     inputs, features = row("none", 0.9, 0.4), of_features(row("none", 0.9, 1.0))
     found = _row(
