@@ -13,8 +13,8 @@ WIDTH, HEIGHT = 640, 420
 LEFT, RIGHT, TOP, BOTTOM = 90, 600, 44, 356
 LINE, LETTER = 20, 9
 """Height of a label and width of a letter, as on narrow screens, which enlarge the text."""
-MARK = 7
-"""Half the width of a mark."""
+MARK, BESIDE = 7, 12
+"""Half the width of a mark; from its middle to its label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,7 @@ def build_plot(rows: Sequence[Row]) -> Plot | None:
     for number, row in sorted(known, key=lambda pair: (pair[1].leakage or 0.0, pair[0])):
         marks.append(_mark(number, row, low, high, marks, spots))
     front = sorted((m.x, m.y) for m in marks if m.front)
+    marks.sort(key=lambda mark: mark.kind == "none")  # drawn last, for it must not be hidden
     ticks = round((high - low) * 10)
     step = 1 if ticks <= 6 else 2
     return Plot(
@@ -91,16 +92,7 @@ def _mark(
     deviation = row.accuracy.deviation if row.accuracy is not None else 0.0
     x, y = _x(mean, low, high), _y(row.leakage or 0.0)
     label = str(number) if row.point.epsilon is None else f"{number}: ε {epsilon_text(row.point.epsilon)}"
-    to_left = x > (LEFT + RIGHT) / 2
-    label_x = x - 12 if to_left else x + 12
-    label_y = y - 8
-    step = -LINE / 2
-    while any(_overlap(label, label_x, label_y, to_left, other) for other in placed) or any(
-        _covers(label, label_x, label_y, to_left, spot) for spot in spots
-    ):
-        label_y += step
-        if label_y < LINE:  # no room above the picture: start again below the mark
-            label_y, step = y + LINE, LINE / 2
+    label_x, label_y, to_left = _free_place(label, x, y, placed, spots)
     return Mark(
         number=number,
         x=x,
@@ -116,6 +108,29 @@ def _mark(
         kind="formal" if row.point.formal else row.point.guarantee,
         title=row.point.title,
     )
+
+
+def _free_place(
+    label: str, x: float, y: float, placed: Sequence[Mark], spots: Sequence[tuple[float, float]]
+) -> tuple[float, float, bool]:
+    """The nearest place beside the mark, on the picture's inner side at first, where nothing else is."""
+    inner = x > (LEFT + RIGHT) / 2
+    shifts = [sign * step * LINE / 2 for step in range(2 * HEIGHT // LINE) for sign in (-1, 1)]
+    places = [
+        (x - BESIDE if to_left else x + BESIDE, y - 8 + shift, to_left)
+        for shift in shifts
+        for to_left in (inner, not inner)
+    ]
+    for at_x, at_y, to_left in places:
+        end = at_x - LETTER * len(label) if to_left else at_x + LETTER * len(label)
+        inside = 0 <= end <= WIDTH and LINE <= at_y <= BOTTOM
+        if (
+            inside
+            and not any(_overlap(label, at_x, at_y, to_left, other) for other in placed)
+            and not any(_covers(label, at_x, at_y, to_left, spot) for spot in spots)
+        ):
+            return at_x, at_y, to_left
+    return places[0]
 
 
 def _overlap(label: str, x: float, y: float, to_left: bool, other: Mark) -> bool:
