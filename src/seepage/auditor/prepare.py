@@ -14,6 +14,7 @@ from torch import nn
 
 from seepage.attacks import ATTACKS, Attack
 from seepage.attacks.parts.adaptive.answers import ANSWERS
+from seepage.auditor.checks import check_fakes, check_order, check_view
 from seepage.auditor.measures import hidden_by_measures, with_measures, wrappers
 from seepage.auditor.promise import known_settings
 from seepage.auditor.spec import AuditSpec, DefenseSpec, ProtocolSpec
@@ -24,7 +25,7 @@ from seepage.federation.threat import sees_each_update
 from seepage.log import ADAPTIVE, BASELINE, AttackRef
 from seepage.metrics import METRICS
 from seepage.registry import construct, lookup, unknown
-from seepage.types import Batch, Defense, Grant, LocalTraining
+from seepage.types import Batch, Defense, LocalTraining
 from seepage.workloads.data import Dataset, load_data
 from seepage.workloads.models.loading import build_model, check_forward
 
@@ -78,7 +79,7 @@ class Prepared:
             input=self.dataset.spec,
         )
         wanted = wrappers(self.spec.defenses)
-        _check_order(wanted)
+        check_order(wanted)
         return [_defense(named, entry, seed, deployment) for named, entry in wanted]
 
     def draw(self, seed: int) -> tuple[Callable[[int], Sequence[Batch]], Batch | None]:
@@ -170,8 +171,8 @@ def _play(written: AuditSpec) -> _Play:
         spec.threat.base, grant=spec.threat.grant, deny=spec.threat.deny, rounds=spec.threat.rounds
     )
     threat = replace(threat, grants=threat.grants - hidden_by_measures(spec.defenses))
-    _check_view(threat, spec.protocol)
-    _check_fakes(threat, spec.protocol)
+    check_view(threat, spec.protocol)
+    check_fakes(threat, spec.protocol)
     attacks = _planned_attacks(spec)
     return _Play(
         spec=spec,
@@ -216,21 +217,6 @@ def _defense(wanted: DefenseSpec, entry: DefenseEntry, seed: int, deployment: De
     return defense
 
 
-def _check_order(wanted: Sequence[tuple[DefenseSpec, DefenseEntry]]) -> None:
-    for outer, entry in wanted[:-1]:
-        last, innermost = wanted[-1]
-        if entry.replaces_training:
-            raise SpecError(
-                f"defense '{outer.name}' does the local training itself, so whatever is listed after it "
-                "would be skipped: list it last."
-            )
-        if entry.reads_data and innermost.replaces_training:
-            raise SpecError(
-                f"defense '{outer.name}' uses the private examples outside of '{last.name}', whose "
-                "epsilon would no longer hold: keep one of the two."
-            )
-
-
 def with_budget(spec: AuditSpec, seconds: float) -> AuditSpec:
     """The same audit, with a time limit for every attack that knows the setting `budget` and has none."""
     limited = [
@@ -240,32 +226,6 @@ def with_budget(spec: AuditSpec, seconds: float) -> AuditSpec:
         for a in spec.attacks
     ]
     return spec.model_copy(update={"attacks": tuple(limited)})
-
-
-def _check_view(threat: ThreatModel, protocol: ProtocolSpec) -> None:
-    if (
-        protocol.aggregation == "per_client"
-        and protocol.clients > 1
-        and Grant.INDIVIDUAL_UPDATES not in threat.grants
-    ):
-        raise SpecError(
-            f"under the threat model '{threat.name}' the server sees only aggregates, but aggregation = "
-            "'per_client' makes none: set aggregation to mean, secure_sum or median."
-        )
-
-
-def _check_fakes(threat: ThreatModel, protocol: ProtocolSpec) -> None:
-    if protocol.fakes and Grant.CRAFT_WEIGHTS not in threat.grants:
-        raise SpecError(
-            f"under the threat model '{threat.name}' the server follows the protocol and adds no fakes: use "
-            "threat = 'malicious_server_secure_aggregation', or remove protocol.fakes."
-        )
-    if protocol.minimum_honest > protocol.clients:
-        raise SpecError(
-            f"clients demand {protocol.minimum_honest} honest contributors, but only {protocol.clients} take "
-            "part, so nobody would ever send anything: raise protocol.clients or lower "
-            "protocol.minimum_honest."
-        )
 
 
 def _local_training(protocol: ProtocolSpec) -> LocalTraining:
