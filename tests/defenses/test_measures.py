@@ -154,3 +154,9 @@ def test_the_advice_knows_that_the_server_knows_its_protocol(
 def test_a_measure_that_does_not_fit_the_training_is_refused(defense: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         Study(parse_tradeoff({**STUDY, "defenses": [defense]})).check()
+
+
+def test_only_a_measure_binds_the_training_to_its_clients() -> None:
+    """The attacks may see more clients than the short training has."""
+    many = {**STUDY, "protocol": {"batch_size": 4, "clients": 6}, "defenses": ["larger_batches"]}
+    Study(parse_tradeoff(many)).check()

@@ -32,7 +32,7 @@ def refuse_traps(*, spec: InputSpec | None = None, strict: bool = False) -> Defe
         number = broadcast.round
         # By round: several clients of one audit share this defense, and an audit may start anew at round 0.
         history = [kept[r] for r in sorted(kept) if r < number]
-        report = looked_at.report(broadcast.model, history)
+        report, new = looked_at.report(broadcast.model, history)
         if report.verdict not in accepted:
             raise NotApplicable(_refusal(number, report.evidence))
         try:
@@ -41,9 +41,10 @@ def refuse_traps(*, spec: InputSpec | None = None, strict: bool = False) -> Defe
             losses = None  # the first rounds
         if losses is not None and losses.verdict not in accepted:
             raise NotApplicable(_refusal(number, losses.evidence))
-        for old in [r for r in kept if r >= number or r < number - MOST_ROUNDS]:
-            del kept[old]
-        kept[number] = copy.deepcopy(broadcast.model)
+        if new or number not in kept:
+            for old in [r for r in kept if r >= number or r < number - MOST_ROUNDS]:
+                del kept[old]
+            kept[number] = copy.deepcopy(broadcast.model)
         return next_step(broadcast, batch)
 
     return refuse
@@ -57,16 +58,18 @@ class _LastLook:
         self._seen: tuple[object, ...] = ()
         self._report: GuardReport | None = None
 
-    def report(self, model: nn.Module, history: Sequence[nn.Module]) -> GuardReport:
+    def report(self, model: nn.Module, history: Sequence[nn.Module]) -> tuple[GuardReport, bool]:
+        """The report, and whether it is a new one."""
         # In-place changes raise a tensor's version.
         tensors = [*model.parameters(), *model.buffers()]
         seen = (model, *((id(t), t._version) for t in tensors), *history)
         same = len(seen) == len(self._seen) and all(
             a is b or (isinstance(a, tuple) and a == b) for a, b in zip(seen, self._seen, strict=True)
         )
-        if self._report is None or not same:
-            self._report, self._seen = guard(model, spec=self.spec, history=history), seen
-        return self._report
+        if self._report is not None and same:
+            return self._report, False
+        self._report, self._seen = guard(model, spec=self.spec, history=history), seen
+        return self._report, True
 
 
 def _refusal(number: int, evidence: str) -> str:

@@ -44,7 +44,7 @@ class Study:
             audited, trained = self.audited(number), self.trained(number)
             self._check_training(point.title, audited.spec.protocol)
             audited.check()
-            trained.check()
+            trained.defenses(0)
             _, held_out = trained.draw(self.spec.training_seeds[0])
             found, wanted = 0 if held_out is None else len(held_out), self.spec.training.test_examples
             if found < wanted:
@@ -61,7 +61,7 @@ class Study:
                 f"{title}: a client's {training.examples} training examples do not divide into batches of "
                 f"{protocol.batch_size}: choose training.examples as a multiple of every batch size."
             )
-        if training.clients < protocol.clients:
+        if training.clients < protocol.clients != self.spec.protocol.clients:
             raise SpecError(
                 f"{title}: {protocol.clients} clients take part, but training.clients is {training.clients}, "
                 "the same for every defense: raise it."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -72,7 +73,8 @@ def test_the_clients_own_examples_explain_the_delta(name, keeper):
     exchange, known = exchanged(model, batch, local)
     stage = example_stage(exchange, known)
     assert stage is not None
-    scene = pose_scene(stage)
+    scene = pose_scene(stage, gather_evidence(exchange, known))
+    assert scene is not None
     assert (scene.basis is None) == (keeper or local.weight_decay > 0)
     targets = nn.functional.one_hot(batch.labels, CLASSES).float() * (1 if name == "summed" else 1 / 10)
     assert scene.mismatch(scene.coordinates(batch.inputs), targets) < 1e-4
@@ -85,8 +87,10 @@ def test_wrong_counts_are_corrected_from_noise():
     exchange, known = exchanged(model, batch, TRAININGS["plain"])
     stage, truth = example_stage(exchange, known), counted(batch.labels)
     assert stage is not None
-    wrong = truth + torch.tensor([1, -2, 1])
-    fits = fit_examples(stage, gather_evidence(exchange, known), wrong)
+    evidence, wrong = gather_evidence(exchange, known), truth + torch.tensor([1, -2, 1])
+    scene = pose_scene(stage, evidence)
+    assert scene is not None
+    fits = fit_examples(scene, evidence, wrong)
     assert torch.equal(fits[-1].counts.round().long(), truth)
 
 
@@ -137,4 +141,17 @@ def test_mini_batches_are_not_fitted_as_one():
     exchange, known = exchanged(model, batch, local)
     stage = example_stage(exchange, known)
     assert stage is not None
-    assert fit_examples(stage, gather_evidence(exchange, known), counted(batch.labels)) == []
+    assert pose_scene(stage, gather_evidence(exchange, known)) is None
+
+
+def test_examples_with_more_values_than_the_update_are_not_fitted():
+    """Some of them would agree with any counts."""
+    torch.manual_seed(10)
+    model = nn.Sequential(nn.Flatten(), nn.Tanh(), nn.Linear(math.prod(SPEC.shape), CLASSES))
+    batch = class_like(12, 11)
+    exchange, known = exchanged(model, batch, TRAININGS["plain"])
+    stage, evidence = example_stage(exchange, known), gather_evidence(exchange, known)
+    assert stage is not None
+    scene = pose_scene(stage, evidence)
+    assert scene is not None and batch.inputs.numel() > sum(t.numel() for t in scene.sent)
+    assert fit_examples(scene, evidence, counted(batch.labels)) == []

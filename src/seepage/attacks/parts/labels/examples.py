@@ -114,16 +114,14 @@ class Scene:
         return int(OPERATIONS // max(1, PASSES * once))
 
 
-def fit_examples(stage: Stage, evidence: Evidence, counts: Tensor) -> list[Fit]:
+def fit_examples(scene: Scene, evidence: Evidence, counts: Tensor) -> list[Fit]:
     """Counts after each round, read from replays on ever better fitted examples.
 
     counts: (C,) int64 to begin with; `stage.inputs`: where the examples begin, one for each of the client's.
-    Empty where steps take different mini-batches, where the last layer has no bias, at too high a cost, or
-    where there is more to find than the update has numbers: then some examples agree with any counts.
+    Empty at too high a cost, or where there is more to find than the update has numbers: then some examples
+    agree with any counts.
     """
-    if evidence.bias is None or max(stage.rows) > 0 or stage.sent.keys() != trainable(stage.model).keys():
-        return []
-    scene = pose_scene(stage)
+    stage = scene.stage
     found = scene.coordinates(stage.inputs).clone().requires_grad_()
     rounds = min(ROUNDS, scene.affordable(found) // DESCENTS)
     if rounds < FEWEST_ROUNDS or found.numel() > sum(t.numel() for t in scene.sent):
@@ -147,8 +145,13 @@ def fit_examples(stage: Stage, evidence: Evidence, counts: Tensor) -> list[Fit]:
     return fits
 
 
-def pose_scene(stage: Stage) -> Scene:
-    """In the span of the inputs where a dense layer is the only one to read them, else in the inputs' own."""
+def pose_scene(stage: Stage, evidence: Evidence) -> Scene | None:
+    """In the span of the inputs where a dense layer is the only one to read them, else in the inputs' own.
+
+    None where steps take different mini-batches, and where the last layer has no bias.
+    """
+    if evidence.bias is None or max(stage.rows) > 0 or stage.sent.keys() != trainable(stage.model).keys():
+        return None
     inputs, entry = stage.inputs, stage.entry
     received = {name: p.detach() for name, p in trainable(stage.model).items()}
     sent = {name: stage.sent[name].detach().to(p) for name, p in received.items()}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.parts.labels.evidence import example_stage, replay_stage
-from seepage.attacks.parts.labels.examples import fit_examples
+from seepage.attacks.parts.labels.examples import fit_examples, pose_scene
 from seepage.attacks.parts.labels.fit import Fit, fit_replay
 from seepage.attacks.parts.labels.gradient import Evidence
 from seepage.attacks.parts.labels.methods import round_counts
@@ -90,11 +90,12 @@ def _on_stand_ins(
 def _on_examples(exchange: Exchange, known: Knowledge, evidence: Evidence, start: Tensor) -> Settled | None:
     """Where the first search is not certain of its counts, others start from the next best."""
     stage = example_stage(exchange, known)
+    scene = None if stage is None else pose_scene(stage, evidence)
     found: list[Settled] = []
     tried: list[Tensor] = []
     wanted: Tensor | None = start
-    while stage is not None and wanted is not None and len(tried) < SEARCHES:
-        fits = fit_examples(stage, evidence, wanted)
+    while scene is not None and wanted is not None and len(tried) < SEARCHES:
+        fits = fit_examples(scene, evidence, wanted)
         settled = _of_examples(fits, int(start.sum()))
         if settled is None or (settled.certain and not found):
             return settled or _least_misfit(found)
