@@ -164,6 +164,20 @@ def epsilon_text(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
+WhyNot = Literal["not_granted", "does_not_fit", "over_budget", "not_listed"]
+
+
+class NotTried(Record):
+    """An attack of the catalogue that an audit leaves out: what a verdict of "not shown" does not cover."""
+
+    name: str
+    why: WhyNot
+    """not_granted: the threat model rules it out. does_not_fit: the model, data or protocol does.
+    over_budget: no time was left. not_listed: the audit names its attacks, and not this one."""
+    reason: str
+    """One sentence, with the remedy where there is one."""
+
+
 class Header(Record):
     """Written before the first cell runs."""
 
@@ -176,6 +190,10 @@ class Header(Record):
     seeds: tuple[int, ...]
     attacks: tuple[AttackRef, ...]
     """In the order of the report; the baseline first."""
+    not_tried: tuple[NotTried, ...] = ()
+    """The other attacks of the catalogue, in its order."""
+    expected_seconds: dict[str, float] = Field(default_factory=dict)
+    """By attack key, for one seed: what was estimated before the run, where it was."""
     threat: ThreatRecord
     defenses: tuple[DefenseRecord, ...] = ()
     """Of the clients, the outermost first."""
