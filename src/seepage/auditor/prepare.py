@@ -17,6 +17,7 @@ from seepage.attacks.parts.adaptive.answers import ANSWERS
 from seepage.auditor.checks import check_fakes, check_order, check_view
 from seepage.auditor.measures import hidden_by_measures, with_measures, wrappers
 from seepage.auditor.promise import known_settings
+from seepage.auditor.seeds import private_seed
 from seepage.auditor.spec import AuditSpec, DefenseSpec, ProtocolSpec
 from seepage.defenses import DefenseEntry, Deployment
 from seepage.errors import SpecError
@@ -80,7 +81,14 @@ class Prepared:
         )
         wanted = wrappers(self.spec.defenses)
         check_order(wanted)
-        return [_defense(named, entry, seed, deployment) for named, entry in wanted]
+        return [
+            _defense(named, entry, self.private_seed(f"defense {number}", seed), deployment)
+            for number, (named, entry) in enumerate(wanted)
+        ]
+
+    def private_seed(self, purpose: str, seed: int) -> int:
+        """For what clients draw: an attack, which knows `seed`, cannot draw it again."""
+        return private_seed(self.dataset.digest, purpose, seed)
 
     def draw(self, seed: int) -> tuple[Callable[[int], Sequence[Batch]], Batch | None]:
         """Each round's client batches, and the public examples, which no client holds."""
@@ -92,13 +100,14 @@ class Prepared:
             examples_each=per_round,
             scheme=protocol.partition,
             alpha=protocol.dirichlet_alpha,
-            seed=seed,
+            seed=self.private_seed("clients", seed),
         )
         private = torch.zeros(len(self.dataset), dtype=torch.bool)
         for index in held:
             private[index] = True
         free = (~private).nonzero().squeeze(1)
-        order = torch.randperm(len(free), generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(self.private_seed("public examples", seed))
+        order = torch.randperm(len(free), generator=generator)
         public = free[order][: self.spec.public_examples]
         rounds = [
             [self.dataset.batch(part).to(self.device) for part in parts]
@@ -261,7 +270,8 @@ def _fingerprint(spec: AuditSpec, dataset: Dataset, model: nn.Module) -> str:
     """Two runs may share a folder only if they would give the same numbers."""
     digest = hashlib.sha256()
     digest.update(spec.model_dump_json(exclude={"title", "fail_on"}).encode())
-    for tensor in (dataset.inputs, dataset.labels, *model.state_dict().values()):
+    digest.update(dataset.digest)
+    for tensor in model.state_dict().values():
         digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()

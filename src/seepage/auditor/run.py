@@ -126,6 +126,7 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
             raise NotApplicable(f"it {why}")
         model = prepared.model(seed)
         attack.check(model, known)
+        torch.manual_seed(prepared.private_seed("local training", seed))  # dropout, for one
         played = play(
             _crafter(attack, known),
             model,
