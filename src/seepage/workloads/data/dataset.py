@@ -54,7 +54,7 @@ class Dataset:
         digest = hashlib.sha256()
         for tensor in (self.inputs, self.labels):
             digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return digest.digest()
 
 
