@@ -27,6 +27,17 @@ class Modality(StrEnum):
     TABULAR = "tabular"
 
 
+class ColumnKind(StrEnum):
+    """What the values of one column of a table are, which decides when two of them are the same."""
+
+    REAL = "real"
+    """Measured: the same within a tolerance."""
+    INTEGER = "integer"
+    """Counted: whole numbers, the same when they are equal after rounding."""
+    CATEGORICAL = "categorical"
+    """One of a category's columns in one-hot code, 0 or 1."""
+
+
 class Grant(StrEnum):
     """One thing a threat model lets the server know or do. Attacks list the ones they require."""
 
@@ -57,7 +68,7 @@ class InputSpec:
     shape: tuple[int, ...]
     num_classes: int
     value_range: tuple[float, float] | None = (0.0, 1.0)
-    """Lowest and highest raw value; None when unknown (and for text)."""
+    """Lowest and highest raw value, of a table that of every column; None when unknown (and for text)."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     """Per channel (image) or per column (tabular): model = (raw - mean) / std."""
@@ -69,6 +80,25 @@ class InputSpec:
     column_names: tuple[str, ...] = field(default=(), repr=False)
     categories: tuple[tuple[int, ...], ...] = ()
     """Tabular only: groups of columns that are one category in one-hot code, exactly one of them 1."""
+    integer: tuple[int, ...] = ()
+    """Tabular only: columns that hold whole numbers."""
+    spread: tuple[float, ...] | None = None
+    """Tabular only: each column's standard deviation over all data at hand, the unit of its errors. It is for
+    measuring: no server is told."""
+
+    @property
+    def kinds(self) -> tuple[ColumnKind, ...]:
+        """The kind of each column of a table.
+
+        >>> spec = InputSpec(
+        ...     modality=Modality.TABULAR, shape=(4,), num_classes=2, categories=((1, 2),), integer=(3,)
+        ... )
+        >>> [str(kind) for kind in spec.kinds]
+        ['real', 'categorical', 'categorical', 'integer']
+        """
+        kinds = dict.fromkeys(self.integer, ColumnKind.INTEGER)
+        kinds |= {column: ColumnKind.CATEGORICAL for group in self.categories for column in group}
+        return tuple(kinds.get(column, ColumnKind.REAL) for column in range(self.shape[0]))
 
     def _stat(self, values: tuple[float, ...], like: Tensor) -> Tensor:
         # (C,) -> (C, 1, 1) for images, (D,) for rows: broadcasts against a leading batch dimension

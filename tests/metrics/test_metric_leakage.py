@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from seepage.errors import DataError
 from seepage.metrics import (
+    ExactRule,
     ExtractionScores,
     exact_label_multiset,
     extraction_scores,
@@ -63,20 +64,23 @@ def test_tolerance_is_in_units_of_the_data_range() -> None:
     rows = RowCount(total=4, active=4)
     off = TRUTH.clone()
     off[1, 2] += 0.002
+    wider = ExactRule(unit=torch.tensor([1.0, 1.0, 5.0]))
     assert extraction_scores(off, None, rows, TRUTH).recall == 0.75
-    assert extraction_scores(off, None, rows, TRUTH, tolerance=0.003).recall == 1.0
-    assert extraction_scores(off * 255, None, rows, TRUTH * 255, data_range=255.0).recall == 0.75
-    assert extraction_scores(off, None, rows, TRUTH, data_range=torch.tensor([1.0, 1.0, 5.0])).recall == 1.0
+    assert extraction_scores(off, None, rows, TRUTH, rule=ExactRule(tolerance=0.003)).recall == 1.0
+    assert extraction_scores(off * 255, None, rows, TRUTH * 255, rule=ExactRule(unit=255.0)).recall == 0.75
+    assert extraction_scores(off, None, rows, TRUTH, rule=wider).recall == 1.0
     # a wide column must not hide the others: by the widest column's range alone, both rows would count
     scale = torch.tensor([1.0, 1e6, 1.0])
-    assert extraction_scores(off * scale, None, rows, TRUTH * scale, data_range=scale).recall == 0.75
+    assert (
+        extraction_scores(off * scale, None, rows, TRUTH * scale, rule=ExactRule(unit=scale)).recall == 0.75
+    )
 
 
 def test_token_ids_count_only_when_the_same_whatever_the_tolerance() -> None:
     truth = torch.arange(4000).reshape(2, 2000)
     near = truth.clone()
     near[0, 7] += 1  # 1 of 2000 positions, below the tolerance as a fraction
-    scores = extraction_scores(near, None, RowCount(total=2, active=2), truth, data_range=100.0)
+    scores = extraction_scores(near, None, RowCount(total=2, active=2), truth, rule=ExactRule(unit=100.0))
     assert scores.recall == scores.precision_all == 0.5
 
 

@@ -14,11 +14,12 @@ from seepage.errors import DataError
 from seepage.metrics import (
     EXACT_TOLERANCE,
     METRICS,
+    ExactRule,
     column_spread,
     cosine,
     error_unit,
     exact_match,
-    exact_rate,
+    exact_rule,
     lpips_available,
     psnr,
     relative_error,
@@ -87,14 +88,12 @@ def test_row_errors_are_in_units_of_each_columns_spread() -> None:
     )
     np.testing.assert_allclose(rmse(recon, truth, scale=scale).numpy(), expected, rtol=1e-5)
     half = torch.cat([truth[:3], recon[3:]])
-    assert exact_rate(half, truth, scale=scale) == 0.5
-    assert exact_rate(half[:0], truth[:0], scale=scale) == 0.0
+    assert exact_rule(ROWS, truth).pairs(half, truth).tolist() == [True] * 3 + [False] * 3
+    assert exact_rule(ROWS, truth).pairs(half[:0], truth[:0]).tolist() == []
 
 
-def test_column_spread_prefers_the_specs_std_and_never_is_zero() -> None:
-    spec = InputSpec(
-        modality=Modality.TABULAR, shape=(3,), num_classes=2, std=(2.0, 0.0, 0.0), mean=(0.0, 0.0, 0.0)
-    )
+def test_column_spread_prefers_the_specs_and_never_is_zero() -> None:
+    spec = InputSpec(modality=Modality.TABULAR, shape=(3,), num_classes=2, spread=(2.0, 0.0, 0.0))
     assert column_spread(spec, torch.tensor([[9.0, -4.0, 0.0]])).tolist() == [2.0, 4.0, 1.0]
     assert column_spread(ROWS, torch.tensor([[9.0, -4.0, 0.0]])).tolist() == [9.0, 4.0, 1.0]
 
@@ -134,8 +133,60 @@ def test_a_wide_column_does_not_make_the_others_exact() -> None:
     assert list(scores) == ["rmse", "exact"]
     assert scores["exact"].tolist() == [1.0, 0.0, 1.0]
     assert scores["rmse"][1].item() == pytest.approx(2 / truth[:, 0].numpy().std() / 3**0.5, rel=1e-6)
-    scaled = InputSpec(modality=Modality.TABULAR, shape=(3,), num_classes=2, value_range=(0.0, 10.0))
-    assert error_unit(scaled, truth) == 10.0
+    # nor does a value range of the whole table, which no column's error is counted in
+    ranged = InputSpec(modality=Modality.TABULAR, shape=(3,), num_classes=2, value_range=(0.0, 1e6))
+    assert torch.equal(torch.as_tensor(error_unit(ranged, truth)), column_spread(ROWS, truth))
+    assert score_examples(recon, truth, ranged, space=INPUT_SPACE)["exact"].tolist() == [1.0, 0.0, 1.0]
+
+
+CENSUS = InputSpec(  # age, sex (one-hot), HIV status, income, a measured height
+    modality=Modality.TABULAR,
+    shape=(6,),
+    num_classes=2,
+    value_range=None,
+    categories=((1, 2),),
+    integer=(0, 3, 4),
+    spread=(12.0, 0.5, 0.5, 0.2, 15_000.0, 10.0),
+)
+
+
+def test_counts_and_categories_must_be_equal_and_measures_lie_within_the_columns_spread() -> None:
+    person = torch.tensor([[41.0, 1.0, 0.0, 1.0, 32156.0, 172.3]])
+    other = torch.tensor([[44.0, 0.0, 1.0, 0.0, 32168.0, 172.3]])
+    rule = exact_rule(CENSUS, person)
+    assert rule.pairs(person, person).item()
+    assert rule.values(other, person).tolist() == [[False, False, False, False, False, True]]
+    noise = torch.tensor([[0.4, -0.4, 0.4, -0.4, 0.4, 0.009]])
+    assert rule.pairs(
+        person + noise, person
+    ).item()  # all of it vanishes in rounding, or is below .001 of 10 cm
+    for column, error in [(0, 1.0), (1, -0.6), (2, 0.6), (3, -1.0), (4, 1.0), (5, 0.011)]:
+        off = person.clone()
+        off[0, column] += error
+        wrong = rule.values(off, person)[0].logical_not().nonzero().flatten().tolist()
+        assert wrong == [column]
+        assert score_examples(off, person, CENSUS, space=INPUT_SPACE)["exact"].item() == 0.0
+
+
+@pytest.mark.parametrize("shape", [(3,), (40,), (2, 3, 3), (1000,)])
+def test_every_pair_is_judged_as_if_it_were_alone(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(len(shape))
+    truth = torch.rand(7, *shape, generator=generator)
+    truth[3] = truth[5]  # a duplicate
+    whole = torch.rand(shape, generator=generator) < 0.3
+    truth = torch.where(whole, (9 * truth).round(), truth)
+    near = truth + torch.where(whole, 0.45, 0.0009)
+    last = truth.clone()
+    last.view(7, -1)[:, -1] += 1.0  # alike but for one value
+    candidates = torch.cat([near, last, torch.rand(4, *shape, generator=generator)])
+    rule = ExactRule(unit=torch.ones(shape), whole=whole)
+    single = [[rule.pairs(c[None], t[None]).item() for t in truth] for c in candidates]
+    assert rule.every(candidates, truth).tolist() == single
+    assert sum(map(sum, single)) == 9  # seven copies, and the duplicate twice more
+    ids = torch.randint(0, 2, (6, *shape), generator=generator)
+    expected = [[torch.equal(a, b) for b in ids] for a in ids]
+    assert rule.every(ids, ids).tolist() == expected
+    assert rule.every(candidates[:0], truth).shape == (0, 7)
 
 
 def test_text_is_scored_on_ids_without_padding() -> None:

@@ -13,12 +13,11 @@ from seepage.errors import ModelError
 from seepage.federation import Played, training_mode
 from seepage.log import Example
 from seepage.metrics import (
+    ExactRule,
     assign,
-    error_unit,
-    exact_match,
+    exact_rule,
     extraction_scores,
     label_multiset_accuracy,
-    nearest_truth,
     score_examples,
 )
 from seepage.types import INPUT_SPACE, Batch, InputSpec, Modality, Reconstruction
@@ -54,10 +53,10 @@ def score(
     truth = _in_space(played.truth.inputs, result.space, spec, model)
     candidates = _raw_candidates(result, spec)
     flat = _flat_guess(truth, result.space, spec)
-    unit = error_unit(spec, truth, space=result.space)
-    matched = _match(candidates, truth, flat, unit)
+    rule = exact_rule(spec, truth, space=result.space, tolerance=tolerance)
+    matched = _match(candidates, truth, flat, rule.unit)
     if result.space == INPUT_SPACE:
-        prior = _match(_raw_candidates(guesses, spec), truth, flat, unit).values
+        prior = _match(_raw_candidates(guesses, spec), truth, flat, rule.unit).values
     else:
         prior = _mean_feature(public, result.space, model, like=truth)
     scores = score_examples(matched.values, truth, spec, space=result.space, tolerance=tolerance)
@@ -67,7 +66,7 @@ def score(
     claimed = (
         torch.zeros(len(candidates), dtype=torch.bool) if result.claimed is None else result.claimed.cpu()
     )
-    right = _exact_candidates(candidates, truth, unit, tolerance) & claimed
+    right = rule.every(candidates, truth).any(1) & claimed
     counts = torch.bincount(played.truth.labels.cpu(), minlength=spec.num_classes)
     return Scored(
         examples=_examples(
@@ -80,7 +79,7 @@ def score(
             result.space,
             example_traits(played.truth, public, honest, spec),
         ),
-        batch_scores=_batch_scores(result, candidates, truth, counts, unit, tolerance),
+        batch_scores=_batch_scores(result, candidates, truth, counts, rule),
         claims=int(claimed.sum()),
         claims_right=int(right.sum()),
         truth=truth,
@@ -157,27 +156,16 @@ def _mean_feature(public: Batch | None, space: str, model: nn.Module, *, like: T
     return layer_inputs(model, space, public.inputs).mean(dim=0).expand_as(like)
 
 
-def _exact_candidates(candidates: Tensor, truth: Tensor, unit: float | Tensor, tolerance: float) -> Tensor:
-    """(k,) bool: this candidate is one of the true examples, within the tolerance."""
-    if len(candidates) == 0:
-        return torch.zeros(0, dtype=torch.bool)
-    index, _ = nearest_truth(candidates, truth)
-    return exact_match(candidates, truth[index.cpu()], tolerance=tolerance, data_range=unit).cpu()
-
-
 def _batch_scores(
     result: Reconstruction,
     candidates: Tensor,
     truth: Tensor,
     counts: Tensor,
-    unit: float | Tensor,
-    tolerance: float,
+    rule: ExactRule,
 ) -> dict[str, float]:
     scores: dict[str, float] = {}
     if result.rows is not None:
-        found = extraction_scores(
-            candidates, result.support, result.rows, truth, tolerance=tolerance, data_range=unit
-        )
+        found = extraction_scores(candidates, result.support, result.rows, truth, rule=rule)
         scores |= {
             "extraction_precision_all": found.precision_all,
             "extraction_precision_active": found.precision_active,

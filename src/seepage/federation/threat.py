@@ -176,6 +176,8 @@ def knowledge(
         spec,
         value_range=spec.value_range if Grant.VALUE_RANGE in grants else None,
         categories=spec.categories if Grant.VALUE_RANGE in grants else (),
+        integer=spec.integer if Grant.VALUE_RANGE in grants else (),
+        spread=None,  # taken from the clients' rows too
         mean=spec.mean if Grant.NORMALISATION in grants else None,
         std=spec.std if Grant.NORMALISATION in grants else None,
     )
@@ -217,6 +219,8 @@ def describe_knowledge(threat: ThreatModel, aggregation: str, known: Knowledge) 
         sentences.append(f"That raw values lie in [{spec.value_range[0]:g}, {spec.value_range[1]:g}].")
     if spec.categories:
         sentences.append("Which columns are categories in one-hot code.")
+    if spec.integer:
+        sentences.append("Which columns hold whole numbers.")
     if spec.mean is not None:
         sentences.append("How inputs are normalised.")
     elif known.normalised:

@@ -5,16 +5,16 @@ METRICS names every score; `score_examples` computes those of matched pairs; `ex
 """
 
 from seepage.metrics.catalogue import METRICS, Metric
-from seepage.metrics.exact import EXACT_TOLERANCE, exact_match
+from seepage.metrics.exact import EXACT_TOLERANCE, ExactRule, exact_match
 from seepage.metrics.features import cosine, relative_error
 from seepage.metrics.image import PSNR_CAP, lpips, lpips_available, mse, psnr, ssim
 from seepage.metrics.labels import exact_label_multiset, label_multiset_accuracy
 from seepage.metrics.leakage import ExtractionScores, extraction_scores
 from seepage.metrics.matching import Assignment, assign, nearest_candidate, nearest_truth
 from seepage.metrics.registered import maximum_and_mean, registered_psnr, registered_psnr_available
-from seepage.metrics.scales import column_spread, data_range, error_unit
+from seepage.metrics.scales import column_spread, data_range, error_unit, exact_rule
 from seepage.metrics.scoring import score_examples
-from seepage.metrics.tabular import exact_rate, rmse
+from seepage.metrics.tabular import rmse
 from seepage.metrics.text import bag_of_words_recall, rouge_l, token_accuracy
 from seepage.metrics.wavelet import cw_ssim, cw_ssim_available, wavelet_scales
 
@@ -23,6 +23,7 @@ __all__ = [
     "METRICS",
     "PSNR_CAP",
     "Assignment",
+    "ExactRule",
     "ExtractionScores",
     "Metric",
     "assign",
@@ -35,7 +36,7 @@ __all__ = [
     "error_unit",
     "exact_label_multiset",
     "exact_match",
-    "exact_rate",
+    "exact_rule",
     "extraction_scores",
     "label_multiset_accuracy",
     "lpips",

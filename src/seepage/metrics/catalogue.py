@@ -35,7 +35,8 @@ class Metric:
 _CATALOGUE = (
     Metric(
         "exact",
-        f"The same example: no value is off by more than {EXACT_TOLERANCE:g} of the data range.",
+        f"The same example: no value is off by more than {EXACT_TOLERANCE:g} of the data range; in a table, "
+        "of its column's spread, and whole numbers and categories are equal.",
         True,
         "example",
         _ALL,

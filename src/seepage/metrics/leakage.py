@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from seepage.errors import DataError
-from seepage.metrics.exact import EXACT_TOLERANCE, check_tolerance, check_unit
-from seepage.metrics.matching import nearest_candidate, nearest_truth
-from seepage.metrics.pairs import are_tokens, wide
+from seepage.metrics.exact import ExactRule
 from seepage.types import RowCount
 
 
@@ -35,35 +33,26 @@ def extraction_scores(
     rows: RowCount,
     truth: Tensor,
     *,
-    tolerance: float = EXACT_TOLERANCE,
-    data_range: float | Tensor = 1.0,
+    rule: ExactRule | None = None,
 ) -> ExtractionScores:
     """Extraction-precision and -recall of candidates (k, ...) read from `rows.total` gradient rows.
 
     `support` (k,) says how many rows were merged into each candidate (None: one each). A candidate counts
-    when its nearest true example, by L2, lies within `tolerance` times `data_range` of it at every value: the
-    paper's "distance of zero", with room for rounding. Without candidates precision and recall are 0; so is
-    `precision_active` when no row was active.
+    when it is the same as some true example by `rule`: the paper's "distance of zero", with room for
+    rounding. Without candidates precision and recall are 0; so is `precision_active` when no row was active.
 
     >>> found = torch.tensor([[0.0, 1.0], [0.5, 0.5]])  # one true example, and a mixture of two
     >>> true = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     >>> extraction_scores(found, torch.tensor([3, 1]), RowCount(total=10, active=6), true)
     ExtractionScores(precision_all=0.3, precision_active=0.5, recall=0.5, active=0.6)
     """
-    check_tolerance(tolerance)
-    check_unit(data_range)
     _check_rows(rows)
     support = _checked_support(support, candidates, rows)
-    if not are_tokens(truth):
-        if isinstance(data_range, Tensor):
-            unit = wide(data_range.to(truth.device))
-            candidates, truth = wide(candidates) / unit, wide(truth) / unit
-        else:
-            tolerance *= data_range
-    _, candidate_errors = nearest_truth(candidates, truth)  # (k,)
-    _, truth_errors = nearest_candidate(candidates, truth)  # (n,)
-    rows_with_one = float(support[(candidate_errors <= tolerance).to(support.device)].sum())  # G_0
-    examples_found = int((truth_errors <= tolerance).sum())  # B_0
+    if len(truth) == 0:
+        raise DataError("there are no true examples to compare candidates with: give at least one.")
+    same = (rule or ExactRule()).every(candidates, truth)  # (k, n)
+    rows_with_one = float(support[same.any(1).to(support.device)].sum())  # G_0
+    examples_found = int(same.any(0).sum())  # B_0
     return ExtractionScores(
         precision_all=rows_with_one / rows.total,
         precision_active=rows_with_one / rows.active if rows.active else 0.0,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from seepage.errors import DataError
-from seepage.metrics.exact import EXACT_TOLERANCE, exact_match
+from seepage.metrics.exact import EXACT_TOLERANCE
 from seepage.metrics.features import cosine, relative_error
 from seepage.metrics.image import mse, psnr, ssim
 from seepage.metrics.pairs import are_tokens, check_comparable, check_pair, wide
-from seepage.metrics.scales import column_spread, data_range, error_unit
+from seepage.metrics.scales import column_spread, data_range, exact_rule
 from seepage.metrics.tabular import rmse
 from seepage.metrics.text import bag_of_words_recall, find_padding, rouge_l, token_accuracy
 from seepage.types import INPUT_SPACE, InputSpec, Modality
@@ -27,13 +27,13 @@ def score_examples(
     """Scores (n,) of n matched pairs by name, in float64; `exact` is 0 or 1. No pairs give empty scores.
 
     In the input space both are in raw units (token ids for text). Pictures: mse, psnr, ssim (left out below
-    3 x 3 pixels and for flattened pictures). Tables: rmse, in units of the spec's std or, without one, of the
-    true rows' spread. Text: token_accuracy, rouge_l, bag_of_words_recall, not counting padding if the spec's
-    tokens name one. Features of a layer: relative_error, cosine.
+    3 x 3 pixels and for flattened pictures). Tables: rmse, in units of each column's spread. Text:
+    token_accuracy, rouge_l, bag_of_words_recall, not counting padding if the spec's tokens name one. Features
+    of a layer: relative_error, cosine.
 
-    A spec without a value range is judged by the true values' own range (tables: by the spread of each
-    column), see `scales.error_unit`. `reference` holds the true examples it is taken from: give all of them
-    where `truth` has only the matched ones, or the unit shifts with every attack.
+    A spec that knows no value range (tables: no spread) is judged by the true values' own, see
+    `scales.error_unit`. `reference` holds the true examples it is taken from: give all of them where `truth`
+    has only the matched ones, or the unit shifts with every attack.
 
     >>> import torch
     >>> spec = InputSpec(modality=Modality.IMAGE, shape=(1, 8, 8), num_classes=2)
@@ -55,8 +55,8 @@ def score_examples(
         scores = _BY_MODALITY[spec.modality](recon, truth, spec, reference)
     else:
         scores = {"relative_error": relative_error(recon, truth), "cosine": cosine(recon, truth)}
-    unit = error_unit(spec, reference, space=space)
-    return scores | {"exact": wide(exact_match(recon, truth, tolerance=tolerance, data_range=unit))}
+    rule = exact_rule(spec, reference, space=space, tolerance=tolerance)
+    return scores | {"exact": wide(rule.pairs(recon, truth))}
 
 
 def _check_input(truth: Tensor, spec: InputSpec) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from seepage.metrics.exact import EXACT_TOLERANCE, check_unit, exact_match
+from seepage.metrics.exact import check_unit
 from seepage.metrics.pairs import by_examples, wide
 
 
@@ -21,14 +21,3 @@ def rmse(recon: Tensor, truth: Tensor, *, scale: Tensor) -> Tensor:
     check_unit(scale, "scale")
     unit = wide(scale.to(truth.device))
     return by_examples(lambda r, t: ((r - t) / unit).flatten(1).square().mean(1).sqrt(), recon, truth)
-
-
-def exact_rate(recon: Tensor, truth: Tensor, *, scale: Tensor, tolerance: float = EXACT_TOLERANCE) -> float:
-    """Fraction of rows with every column within `tolerance` of its `scale`; 0 when there are no rows.
-
-    >>> import torch
-    >>> exact_rate(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [3.0]]), scale=torch.tensor([1.0]))
-    0.5
-    """
-    exact = exact_match(recon, truth, tolerance=tolerance, data_range=scale)
-    return float(wide(exact).mean()) if len(exact) else 0.0

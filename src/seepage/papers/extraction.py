@@ -12,7 +12,7 @@ from seepage.attacks.analytic_extraction import choose_layer, read_layer
 from seepage.attacks.base import check_update
 from seepage.errors import DataError
 from seepage.federation import local_update
-from seepage.metrics import extraction_scores
+from seepage.metrics import ExactRule, extraction_scores
 from seepage.papers.table import Column
 from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Reconstruction
 from seepage.workloads.data import Dataset, load_data
@@ -78,7 +78,11 @@ def scores_of(found: Reconstruction, batch: Batch, spec: InputSpec) -> dict[str,
     assert found.rows is not None
     low, high = spec.value_range or (0.0, 1.0)  # texts have none: they match or not
     scores = extraction_scores(
-        found.values, found.support, found.rows, spec.to_raw(batch.inputs), data_range=high - low
+        found.values,
+        found.support,
+        found.rows,
+        spec.to_raw(batch.inputs),
+        rule=ExactRule(unit=high - low),
     )
     return {
         "P": scores.precision_active,
