@@ -1,7 +1,8 @@
 """Which candidate belongs to which true example.
 
 An attack returns its candidates in no particular order and in any number. Scores are taken after an optimal
-one-to-one assignment, so that one good candidate is not counted for two victims.
+one-to-one assignment, so that one good candidate is not counted for two victims: first as many exact pairs as
+there can be, then the least total error (`assignment`).
 
 Floats are compared by mean squared error. Integers (and bools) are taken for token ids, whose differences
 mean nothing, and are compared by the fraction of positions that differ (Hamming distance); turn uint8
@@ -14,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from seepage.errors import DataError
+from seepage.metrics.assignment import best_pairs
 from seepage.metrics.pairs import BLOCK, are_tokens, check_comparable, wide
 
 _HUGE = 1e300
@@ -42,21 +43,30 @@ class Assignment:
         return self.candidate >= 0
 
 
-def assign(candidates: Tensor, truth: Tensor) -> Assignment:
-    """The one-to-one assignment of k candidates (k, ...) to n true examples (n, ...) of least total MSE.
+def assign(candidates: Tensor, truth: Tensor, *, exact: Tensor | None = None) -> Assignment:
+    """The best one-to-one assignment of k candidates (k, ...) to n true examples (n, ...).
 
-    k may be 0, below n (some true examples get none) or above n (some candidates stay unused). The total is
-    a sum of squares, so one diverged candidate can outweigh the rest: clip to the value range beforehand.
+    exact (k, n) bool: which pairs are the same example; as many of them as possible are made before the total
+    MSE is minimised. k may be 0, below n (some true examples get none) or above n (some candidates stay
+    unused). A diverged candidate gets what the others leave.
 
     >>> found = assign(torch.tensor([[5.0], [1.0]]), torch.tensor([[1.0], [3.0], [5.5]]))
     >>> found.candidate.tolist(), found.mse.tolist()
     ([1, -1, 0], [0.0, inf, 0.25])
     """
     candidates, truth = _flat(candidates, truth)
+    if exact is not None and exact.shape != (len(candidates), len(truth)):
+        raise DataError(
+            f"exact has shape {tuple(exact.shape)} for {len(candidates)} candidates and {len(truth)} true "
+            "examples: give one entry for each pair."
+        )
     matched = torch.full((len(truth),), -1, dtype=torch.int64, device=truth.device)
     errors = torch.full((len(truth),), torch.inf, dtype=wide(truth[:0]).dtype, device=truth.device)
     if len(candidates):
-        rows, columns = linear_sum_assignment(_costs(candidates, truth).cpu().numpy())
+        rows, columns = best_pairs(
+            wide(pair_errors(candidates, truth).cpu()).numpy(),
+            exact=None if exact is None else exact.cpu().numpy(),
+        )
         used = torch.as_tensor(rows, dtype=torch.int64, device=truth.device)
         found = torch.as_tensor(columns, dtype=torch.int64, device=truth.device)
         matched[found] = used
@@ -77,7 +87,7 @@ def nearest_truth(candidates: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     every = torch.arange(len(candidates), device=truth.device)
     if not len(candidates):
         return every, wide(truth.new_zeros(0))
-    index = _costs(candidates, truth).argmin(1)
+    index = pair_errors(candidates, truth).argmin(1)
     return index, _paired(_largest_error, candidates, truth, every, index)
 
 
@@ -93,7 +103,7 @@ def nearest_candidate(candidates: Tensor, truth: Tensor) -> tuple[Tensor, Tensor
     every = torch.arange(len(truth), device=truth.device)
     if not len(candidates):
         return torch.full_like(every, -1), torch.full_like(wide(every), torch.inf)
-    index = _costs(candidates, truth).argmin(0)
+    index = pair_errors(candidates, truth).argmin(0)
     return index, _paired(_largest_error, candidates, truth, index, every)
 
 
@@ -104,8 +114,13 @@ def _flat(candidates: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     return candidates.detach().flatten(1), truth.detach().flatten(1)
 
 
-def _costs(candidates: Tensor, truth: Tensor) -> Tensor:
-    """(k, n): squared L2 distance of floats, differing positions of token ids."""
+def pair_errors(candidates: Tensor, truth: Tensor) -> Tensor:
+    """(k, n): squared L2 distance of floats, fraction of differing positions of token ids.
+
+    >>> pair_errors(torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0]])).tolist()
+    [[0.0], [4.0]]
+    """
+    candidates, truth = _flat(candidates, truth)
     return (hamming_distances if are_tokens(truth) else squared_distances)(candidates, truth)
 
 
