@@ -54,9 +54,9 @@ def score(
     candidates = _raw_candidates(result, spec)
     flat = _flat_guess(truth, result.space, spec)
     rule = exact_rule(spec, truth, space=result.space, tolerance=tolerance)
-    matched = _match(candidates, truth, flat, rule.unit)
+    matched = _match(candidates, truth, flat, rule)
     if result.space == INPUT_SPACE:
-        prior = _match(_raw_candidates(guesses, spec), truth, flat, rule.unit).values
+        prior = _match(_raw_candidates(guesses, spec), truth, flat, rule).values
     else:
         prior = _mean_feature(public, result.space, model, like=truth)
     scores = score_examples(matched.values, truth, spec, space=result.space, tolerance=tolerance)
@@ -135,15 +135,16 @@ def _flat_guess(truth: Tensor, space: str, spec: InputSpec) -> Tensor:
     return torch.full_like(truth, middle)
 
 
-def _match(candidates: Tensor, truth: Tensor, flat: Tensor, unit: float | Tensor) -> _Matched:
+def _match(candidates: Tensor, truth: Tensor, flat: Tensor, rule: ExactRule) -> _Matched:
     """The best one-to-one assignment between candidates and examples, in units of each column's spread."""
     values = flat.clone()
     if len(candidates) == 0:
         return _Matched(values, torch.zeros(len(truth), dtype=torch.bool), torch.full((len(truth),), -1))
+    exact = rule.every(candidates, truth)
     if truth.is_floating_point():
-        chosen = assign(candidates / unit, truth / unit).candidate.cpu()
+        chosen = assign(candidates / rule.unit, truth / rule.unit, exact=exact).candidate.cpu()
     else:
-        chosen = assign(candidates, truth).candidate.cpu()
+        chosen = assign(candidates, truth, exact=exact).candidate.cpu()
     recovered = chosen >= 0
     values[recovered] = candidates[chosen[recovered]].to(truth.dtype)
     return _Matched(values, recovered, chosen)

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 _SPAN = np.finfo(np.float64).eps ** -0.5
-"""Errors that are summed with each other differ by at most this factor: the smallest keep half their digits."""
+"""Errors that are summed differ by at most this factor: the smallest keeps half its digits."""
 
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Errors = NDArray[np.float64]
 
 
-def best_pairs(errors: Errors, *, exact: Mask | None = None, allowed: Mask | None = None) -> tuple[Index, Index]:
+def best_pairs(
+    errors: Errors, *, exact: Mask | None = None, allowed: Mask | None = None
+) -> tuple[Index, Index]:
     """The best pairs of k candidates and n true examples by their errors (k, n), each used at most once.
 
     exact: the pairs that are the same example. allowed: those that may be paired at all (None: every one).
@@ -47,7 +49,7 @@ def best_pairs(errors: Errors, *, exact: Mask | None = None, allowed: Mask | Non
 
 
 def _levels(errors: Errors, exact: Mask, allowed: Mask) -> list[Index]:
-    """Candidates whose errors may be summed, the smallest first; those with an exact pair are in the first."""
+    """Candidates whose errors may be summed, the best first; those with an exact pair are among them."""
     largest = np.where(allowed, errors, 0.0).max(axis=1, initial=0.0)
     largest[(exact & allowed).any(axis=1)] = 0.0
     order = np.argsort(largest, kind="stable")

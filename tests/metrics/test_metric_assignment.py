@@ -1,0 +1,94 @@
+"""Exact pairs first: against every possible assignment, and against scipy's largest bipartite matching."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from seepage.errors import DataError
+from seepage.metrics import ExactRule, assign
+from seepage.metrics.assignment import best_pairs
+
+
+def every_pairing(allowed: np.ndarray, row: int = 0, used: frozenset[int] = frozenset()) -> Iterator[list]:
+    """Every set of allowed pairs in which no row and no column is used twice."""
+    if row == len(allowed):
+        yield []
+        return
+    yield from every_pairing(allowed, row + 1, used)
+    for column in np.flatnonzero(allowed[row]).tolist():
+        if column not in used:
+            for rest in every_pairing(allowed, row + 1, used | {column}):
+                yield [(row, column), *rest]
+
+
+def worth(pairs: list[tuple[int, int]], errors: np.ndarray, exact: np.ndarray) -> tuple[int, int, float]:
+    """To be minimised in this order."""
+    total = sum(errors[pair] for pair in pairs)
+    return -sum(bool(exact[pair]) for pair in pairs), -len(pairs), round(float(total), 9)
+
+
+def cell_with_duplicates(rng: np.random.Generator, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """(k, 2) candidates and (n, 2) examples: duplicates, near-duplicates, copies, mixtures and noise."""
+    k, n = rng.integers(1, most + 1, 2)
+    truth = rng.integers(0, max(2, most // 3), (n, 2)) + rng.choice([0.0, 0.0004, 0.002], (n, 1))
+    candidates = truth[rng.integers(0, n, k)] + rng.choice([0.0, 0.0005, 0.3], (k, 1))
+    mixed = rng.random(k) < 0.3
+    candidates[mixed] = (truth[rng.integers(0, n, k)] + truth[rng.integers(0, n, k)])[mixed] / 2
+    return candidates, truth
+
+
+@pytest.mark.parametrize("share_allowed", [1.0, 0.6])
+def test_pairs_are_the_best_of_all_by_exact_pairs_then_number_then_error(share_allowed: float) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        candidates, truth = cell_with_duplicates(rng, 5)
+        errors = ((candidates[:, None] - truth) ** 2).sum(2)
+        exact = np.abs(candidates[:, None] - truth).max(2) <= 0.001
+        allowed = rng.random(errors.shape) < share_allowed
+        rows, columns = best_pairs(errors, exact=exact, allowed=allowed)
+        found = list(zip(rows.tolist(), columns.tolist(), strict=True))
+        assert len(set(rows.tolist())) == len(set(columns.tolist())) == len(found)
+        assert allowed[rows, columns].all()
+        best = min(worth(pairs, errors, exact) for pairs in every_pairing(allowed))
+        assert worth(found, errors, exact) == pytest.approx(best)
+
+
+def test_as_many_exact_pairs_as_the_largest_matching_in_a_thousand_cells() -> None:
+    rng, rule, lost = np.random.default_rng(1), ExactRule(), 0
+    for _ in range(1000):
+        candidates, truth = (torch.as_tensor(part) for part in cell_with_duplicates(rng, 24))
+        exact = rule.every(candidates, truth)
+        most = int((maximum_bipartite_matching(csr_matrix(exact.numpy())) >= 0).sum())
+        found = assign(candidates, truth, exact=exact)
+        made = found.candidate[found.matched]
+        assert len(set(made.tolist())) == len(made) == min(len(candidates), len(truth))
+        assert int(exact[made, found.matched.nonzero().squeeze(1)].sum()) == most
+        plain = assign(candidates, truth)
+        lost += most - int(exact[plain.candidate[plain.matched], plain.matched.nonzero().squeeze(1)].sum())
+    assert lost > 0  # the least total error alone gives exact pairs away in these cells
+
+
+@pytest.mark.parametrize("far", [1e9, 1e150, 1e300])
+@pytest.mark.parametrize("fair", [5, 6, 9])
+def test_a_diverged_candidate_gets_what_the_others_leave(far: float, fair: int) -> None:
+    """With it in one sum the small differences of the others would be lost to rounding."""
+    rng = np.random.default_rng(2)
+    errors = rng.random((fair, 6)) * 1e-3
+    diverged = far * (1 + rng.random((2, 6)))
+    rows, columns = best_pairs(np.concatenate([diverged, errors]))
+    kept = rows >= 2
+    expected = linear_sum_assignment(errors)
+    assert errors[rows[kept] - 2, columns[kept]].sum() == pytest.approx(errors[expected].sum(), rel=1e-12)
+    assert len(rows) == 6 == len(set(columns.tolist()))
+
+
+def test_the_exact_pairs_must_cover_all_pairs() -> None:
+    with pytest.raises(DataError, match="one entry for each pair"):
+        assign(torch.zeros(2, 1), torch.zeros(3, 1), exact=torch.zeros(3, 2, dtype=torch.bool))
