@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from seepage.errors import SeepageError, SpecError
+from seepage.endings import CODES, Code, ends_well, errors
+from seepage.errors import SpecError
 
 if TYPE_CHECKING:
     from seepage.log import AuditLog
 
 app = typer.Typer(
     name="seepage",
-    help="Measures what a federated-learning deployment gives away.",
+    help=f"Measures what a federated-learning deployment gives away.\n\n{CODES}",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_errors = Console(stderr=True, soft_wrap=True)
-
-DONE, LEAKED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
-
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON instead of tables.")]
 
 
 @app.command()
+@ends_well
 def audit(
     spec: Annotated[
         Path | None, typer.Argument(help="Audit file (TOML). Without one: a demonstration, no download.")
@@ -48,10 +44,11 @@ def audit(
 ) -> None:
     """Play the protocol, attack it as the server would, and report what came out.
 
-    Exit code 0: done. 1: done, and a fail_on threshold of the spec was exceeded. 2: could not run.
-    The same command resumes an interrupted run.
+    Exit code 0: measured, and below every fail_on threshold of the spec. 1: measured, and a threshold was
+    reached. 2: could not run. 3: ran, but what fail_on asks for (without it: anything) was not measured.
+    The same command resumes an interrupted run; attacks that failed are tried again.
     """
-    from seepage.auditor import exceeded, parse_spec, read_spec, run_audit, with_budget
+    from seepage.auditor import parse_spec, read_spec, rule, run_audit, with_budget
     from seepage.report import to_json, write_html
     from seepage.starter import DEMO
 
@@ -61,20 +58,25 @@ def audit(
     if budget is not None:
         wanted = with_budget(wanted, _seconds(budget))
     with _progress() as (on_cell, on_step):
-        log = run_audit(wanted, out=out, on_cell=on_cell, on_step=on_step)
+        log = run_audit(wanted, out=_folder(out), on_cell=on_cell, on_step=on_step)
     report = write_html(log)
-    failures = exceeded(log, wanted.fail_on)
+    ruling = rule(log, wanted.fail_on)
+    code = Code.ABOVE if ruling.above else Code.BELOW if ruling.passed else Code.NOT_MEASURED
     if as_json:
-        print(json.dumps({**to_json(log), "report": str(report), "exceeded": failures}, indent=2))
+        gate = {"exceeded": ruling.above, "not_measured": ruling.not_measured, "exit_code": int(code)}
+        print(json.dumps({**to_json(log), "report": str(report), **gate}, indent=2))
     else:
         _print_log(log)
-        for failure in failures:
-            _errors.print(f"fail_on: {failure}", style="red", markup=False)
-    if failures:
-        raise typer.Exit(LEAKED)
+        for found in ruling.above:
+            errors.print(f"fail_on: {found}", style="red", markup=False)
+        for gap in ruling.not_measured:
+            errors.print(f"not measured: {gap}", style="yellow", markup=False)
+    if code:
+        raise typer.Exit(code)
 
 
 @app.command()
+@ends_well
 def init(
     path: Annotated[Path, typer.Argument(help="File to write.")] = Path("audit.toml"),
     force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
@@ -95,6 +97,7 @@ def init(
 
 
 @app.command("list")
+@ends_well
 def list_(as_json: Json = False) -> None:
     """Show every attack, defense, detector, metric, model, dataset and paper table."""
     from seepage.catalogue import catalogue, print_catalogue
@@ -106,6 +109,7 @@ def list_(as_json: Json = False) -> None:
 
 
 @app.command()
+@ends_well
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of a run, finished or not.")],
     out: Annotated[Path | None, typer.Option(help="Where to write the HTML; default: in the folder.")] = None,
@@ -124,6 +128,7 @@ def report(
 
 
 @app.command()
+@ends_well
 def tradeoff(
     spec: Annotated[
         Path, typer.Argument(help="Study file (TOML): an audit file with defenses at several strengths.")
@@ -145,7 +150,7 @@ def tradeoff(
 
     wanted = read_tradeoff(spec)
     with _progress() as (on_cell, _):
-        result = run_tradeoff(wanted, out=out, jobs=jobs, on_cell=on_cell)
+        result = run_tradeoff(wanted, out=_folder(out), jobs=jobs, on_cell=on_cell)
     page = write_tradeoff_html(result)
     if as_json:
         print(json.dumps({**result.to_json(), "report": str(page)}, indent=2))
@@ -156,6 +161,7 @@ def tradeoff(
 
 
 @app.command()
+@ends_well
 def guard(
     weights: Annotated[Path, typer.Argument(help="Received weights: .safetensors, .pt or TorchScript.")],
     previous: Annotated[
@@ -184,10 +190,11 @@ def guard(
     found = guard_file(weights, previous=previous, builder=model, sample=sample)
     print(json.dumps(found.to_dict(), indent=2) if as_json else found.text())
     if found.verdict is not Verdict.CLEAN:
-        raise typer.Exit(LEAKED)
+        raise typer.Exit(Code.ABOVE)
 
 
 @app.command()
+@ends_well
 def reproduce(
     name: Annotated[str, typer.Argument(help="A published table, e.g. boenisch2021/table2.")],
     seeds: Annotated[
@@ -206,8 +213,14 @@ def reproduce(
         if not data.is_dir():
             raise SpecError(f"'{data}' is not a folder: give the one that holds the datasets.")
         os.environ["SEEPAGE_DATA"] = str(data)
-    table = regenerate(name, seeds=seeds, out=out, quiet=as_json)
+    table = regenerate(name, seeds=seeds, out=_folder(out), quiet=as_json)
     print(json.dumps(table.to_dict(), indent=2)) if as_json else table.print()
+
+
+def _folder(out: Path | None) -> Path | None:
+    if out is not None and out.exists() and not out.is_dir():
+        raise SpecError(f"--out names a file, '{out}': give a folder, new or of the same run.")
+    return out
 
 
 def _print_log(log: AuditLog, path: Path | None = None) -> None:
@@ -244,7 +257,7 @@ def _progress() -> Iterator[tuple[Callable[[str, int, int], None], Callable[[Any
         TimeElapsedColumn(),
         TimeLeft(),
     )
-    with Progress(*columns, console=_errors) as bar:
+    with Progress(*columns, console=errors) as bar:
         cells = bar.add_task("Preparing", total=None)
         search = bar.add_task("", total=None, visible=False)
 
@@ -261,14 +274,7 @@ def _progress() -> Iterator[tuple[Callable[[str, int, int], None], Callable[[Any
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; a user's mistake is one sentence and exit code 2, never a traceback."""
-    try:
-        app(args=arguments, standalone_mode=True)
-    except SeepageError as error:
-        _errors.print(f"seepage: {error}", markup=False, highlight=False)
-        sys.exit(COULD_NOT_RUN)
-    except KeyboardInterrupt:
-        _errors.print("seepage: stopped. What is finished is kept: run the same command again to go on.")
-        sys.exit(INTERRUPTED)
+    app(args=arguments)
 
 
 if __name__ == "__main__":

@@ -25,3 +25,25 @@ class LogError(SeepageError):
 
 class NotApplicable(SeepageError):  # noqa: N818 - a finding about one attack, not a failure of the audit
     """This attack cannot work on this model or protocol. The audit records why and goes on."""
+
+
+def in_words(error: BaseException) -> str:
+    """Type and message of an exception on one line.
+
+    >>> in_words(ValueError("first line\\nsecond"))
+    'ValueError: first line second.'
+    """
+    message = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Python's, the GPU's, or that of torch's allocator on the CPU, which has no type of its own.
+
+    >>> out_of_memory(MemoryError()), out_of_memory(RuntimeError("mat1 and mat2 do not fit"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

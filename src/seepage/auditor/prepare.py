@@ -15,6 +15,7 @@ from torch import nn
 from seepage.attacks import ATTACKS, Attack
 from seepage.attacks.parts.adaptive.answers import ANSWERS
 from seepage.auditor.checks import check_fakes, check_order, check_view
+from seepage.auditor.gate import check_modality
 from seepage.auditor.measures import hidden_by_measures, with_measures, wrappers
 from seepage.auditor.promise import known_settings
 from seepage.auditor.seeds import private_seed
@@ -24,7 +25,6 @@ from seepage.errors import SpecError
 from seepage.federation import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
 from seepage.federation.threat import sees_each_update
 from seepage.log import ADAPTIVE, BASELINE, AttackRef
-from seepage.metrics import METRICS
 from seepage.registry import construct, lookup, unknown
 from seepage.types import Batch, Defense, LocalTraining
 from seepage.workloads.data import Dataset, load_data
@@ -127,8 +127,7 @@ def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared
         attack = played.attacks[ref.key]
         if why := missing_grants(attack.requires, played.threat, played.spec.protocol.aggregation):
             raise SpecError(f"attack '{ref.name}' {why}")
-    for metric in spec.fail_on:
-        lookup(METRICS, metric, "metric in fail_on")
+    check_modality(spec.fail_on, dataset.spec.modality)
     device = pick_device(spec.device)
     source = spec.model.name if model is None else model
     built = build_model(

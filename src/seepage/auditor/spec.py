@@ -5,12 +5,21 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from seepage.auditor.gate import check_thresholds
 from seepage.errors import SpecError
 from seepage.registry import unknown
+
+_LARGEST_COUNT = 10**9
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
+"""What every generator takes, numpy's among them."""
+Count = Annotated[int, Field(strict=True, ge=1, le=_LARGEST_COUNT)]
+CountFromZero = Annotated[int, Field(strict=True, ge=0, le=_LARGEST_COUNT)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Switch = Annotated[bool, Field(strict=True)]
 
 
 class _Strict(BaseModel):
@@ -59,7 +68,7 @@ class ThreatSpec(_Strict):
     base: str = "honest_but_curious"
     grant: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    rounds: int | None = Field(default=None, ge=1)
+    rounds: Count | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -70,31 +79,31 @@ class ThreatSpec(_Strict):
 class ProtocolSpec(_Strict):
     """The protocol as the deployment runs it."""
 
-    batch_size: int = Field(default=8, ge=1)
+    batch_size: Count = 8
     """Examples each client uses in a round."""
-    clients: int = Field(default=1, ge=1)
-    rounds: int = Field(default=1, ge=1)
+    clients: Count = 1
+    rounds: Count = 1
     """Honest rounds played, with training in between; a dishonest server plays as many as it needs."""
-    fresh_batches: bool = False
+    fresh_batches: Switch = False
     """Clients draw new examples every round."""
     aggregation: Literal["per_client", "mean", "sum", "secure_sum", "median"] = "per_client"
-    fakes: int = Field(default=0, ge=0)
+    fakes: CountFromZero = 0
     """secure_sum: all-zero contributions that a dishonest server adds to a victim's (Section 10.4)."""
-    minimum_honest: int = Field(default=1, ge=1)
+    minimum_honest: Count = 1
     """secure_sum: contributors that must prove to each other that they are honest, or nobody sends."""
     partition: Literal["iid", "dirichlet"] = "iid"
-    dirichlet_alpha: float = Field(default=0.5, gt=0)
+    dirichlet_alpha: Number = Field(default=0.5, gt=0)
     algorithm: Literal["fedsgd", "fedavg"] = "fedsgd"
-    local_batch_size: int | None = Field(default=None, ge=1)
-    local_epochs: int = Field(default=1, ge=1)
-    local_steps: int | None = Field(default=None, ge=1)
-    lr: float = Field(default=0.1, gt=0, allow_inf_nan=False)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    shuffle: bool = False
+    local_batch_size: Count | None = None
+    local_epochs: Count = 1
+    local_steps: Count | None = None
+    lr: Number = Field(default=0.1, gt=0)
+    momentum: Number = Field(default=0.0, ge=0, lt=1)
+    weight_decay: Number = Field(default=0.0, ge=0)
+    shuffle: Switch = False
     loss: str = "auto"
     batch_norm: Literal["eval", "train"] = "eval"
-    send_buffers: bool = False
+    send_buffers: Switch = False
 
     @model_validator(mode="after")
     def _only_in_secure_sums(self) -> Self:
@@ -111,25 +120,32 @@ class AuditSpec(_Strict):
     data: DataSpec
     attacks: tuple[AttackSpec, ...] = (AttackSpec(name="analytic_extraction"),)
     defenses: tuple[DefenseSpec, ...] = ()
-    adaptive: bool = True
+    adaptive: Switch = True
     """Run every attack also as a server would that knows these defenses, where there is an answer to one."""
-    delta: float = Field(default=1e-5, gt=0, lt=1)
+    delta: Number = Field(default=1e-5, gt=0, lt=1)
     """For the epsilon of defenses with differential privacy."""
     threat: ThreatSpec = ThreatSpec()
     protocol: ProtocolSpec = ProtocolSpec()
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[Seed, ...] = (0, 1, 2)
     """Each seed gives a new initialisation (of a named model), a new batch and new attack randomness."""
-    public_examples: int = Field(default=256, ge=0)
+    public_examples: CountFromZero = 256
     """Examples set aside, never a client's: for the baseline, and for attacks that are granted them."""
-    exact_tolerance: float = Field(default=1e-3, gt=0, lt=1)
+    exact_tolerance: Number = Field(default=1e-3, gt=0, lt=1)
     device: str = "auto"
-    fail_on: dict[str, float] = Field(default_factory=dict)
-    """Exit with code 1 when an attack's mean of a metric is as bad as this, e.g. exact = 0.1."""
+    fail_on: dict[str, Number] = Field(default_factory=dict)
+    """Exit with code 1 when an attack's mean of a metric is as bad as this, e.g. exact = 0.1; with code 3
+    when that was not measured."""
 
     @field_validator("attacks", "defenses", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return [value] if isinstance(value, str | Mapping) else value
+
+    @field_validator("fail_on", mode="after")
+    @classmethod
+    def _reachable(cls, thresholds: dict[str, float]) -> dict[str, float]:
+        check_thresholds(thresholds)
+        return thresholds
 
     @field_validator("seeds", mode="after")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from seepage.metrics.exact import EXACT_TOLERANCE
@@ -28,6 +29,12 @@ class Metric:
     level: Literal["example", "batch"]
     modalities: frozenset[Modality]
     unit: str = ""
+    reach: tuple[float, float] = (0.0, 1.0)
+    """Lowest and highest value that there can be: a threshold outside of it would never be reached."""
+    space: Literal["input", "features", "any"] = "input"
+    """What it is measured on: inputs, a layer's features, or whatever the attack rebuilt."""
+    on_request: bool = False
+    """Too costly for every audit: computed by the paper tables that need it."""
     note: str = ""
     """Why the metric cannot be had here; empty when it can."""
 
@@ -41,7 +48,14 @@ _CATALOGUE = (
         "example",
         _ALL,
     ),
-    Metric("mse", "Mean squared error of the pixels, in squared raw units.", False, "example", _IMAGE),
+    Metric(
+        "mse",
+        "Mean squared error of the pixels, in squared raw units.",
+        False,
+        "example",
+        _IMAGE,
+        reach=(0.0, inf),
+    ),
     Metric(
         "psnr",
         f"Peak signal-to-noise ratio, at most {PSNR_CAP:g} dB (an exact copy).",
@@ -49,14 +63,17 @@ _CATALOGUE = (
         "example",
         _IMAGE,
         "dB",
+        reach=(-inf, PSNR_CAP),
     ),
-    Metric("ssim", "Structural similarity; 1 is an exact copy.", True, "example", _IMAGE),
+    Metric("ssim", "Structural similarity; 1 is an exact copy.", True, "example", _IMAGE, reach=(-1.0, 1.0)),
     Metric(
         "lpips",
         "Learned perceptual distance (AlexNet); 0 is an exact copy.",
         False,
         "example",
         _IMAGE,
+        reach=(0.0, inf),
+        on_request=True,
         note=lpips_available()[1],
     ),
     Metric(
@@ -66,6 +83,8 @@ _CATALOGUE = (
         "example",
         _IMAGE,
         "dB",
+        reach=(-inf, PSNR_CAP),
+        on_request=True,
         note=registered_psnr_available()[1],
     ),
     Metric(
@@ -74,6 +93,7 @@ _CATALOGUE = (
         True,
         "example",
         _IMAGE,
+        on_request=True,
         note=cw_ssim_available()[1],
     ),
     Metric("token_accuracy", "Fraction of the words that stand at their position.", True, "example", _TEXT),
@@ -86,6 +106,7 @@ _CATALOGUE = (
         "example",
         _TABULAR,
         "spreads",
+        reach=(0.0, inf),
     ),
     Metric(
         "relative_error",
@@ -93,8 +114,18 @@ _CATALOGUE = (
         False,
         "example",
         _ALL,
+        reach=(0.0, inf),
+        space="features",
     ),
-    Metric("cosine", "Cosine similarity to a layer's true features.", True, "example", _ALL),
+    Metric(
+        "cosine",
+        "Cosine similarity to a layer's true features.",
+        True,
+        "example",
+        _ALL,
+        reach=(-1.0, 1.0),
+        space="features",
+    ),
     Metric(
         "extraction_precision_all",
         "Gradient rows that hold one example, among all rows (Boenisch et al. 2021, eq. 9).",
@@ -116,8 +147,22 @@ _CATALOGUE = (
         "batch",
         _ALL,
     ),
-    Metric("active_neurons", "Gradient rows that at least one example activated.", True, "batch", _ALL),
-    Metric("label_accuracy", "Labels inferred, counted with their multiplicity.", True, "batch", _ALL),
+    Metric(
+        "active_neurons",
+        "Gradient rows that at least one example activated, among all rows.",
+        True,
+        "batch",
+        _ALL,
+        space="any",
+    ),
+    Metric(
+        "label_accuracy",
+        "Labels inferred, counted with their multiplicity.",
+        True,
+        "batch",
+        _ALL,
+        space="any",
+    ),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _CATALOGUE}

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from seepage.auditor.spec import AuditSpec, DefenseSpec, explain, read_toml
+from seepage.auditor.spec import AuditSpec, Count, DefenseSpec, Number, Seed, explain, read_toml
 from seepage.errors import SpecError
 from seepage.guardian import ALL_DEFENSES
 from seepage.log import AttackRef
@@ -26,13 +26,13 @@ class TrainingSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rounds: int = Field(default=100, ge=1)
-    clients: int = Field(default=4, ge=1)
-    examples: int = Field(default=64, ge=1)
+    rounds: Count = 100
+    clients: Count = 4
+    examples: Count = 64
     """Each client's; a round uses the protocol's `batch_size` of them, taken in turn."""
-    test_examples: int = Field(default=256, ge=1)
+    test_examples: Count = 256
     """Held out: no client has them."""
-    seeds: tuple[int, ...] | None = None
+    seeds: tuple[Seed, ...] | None = None
     """None: those of the audit."""
 
 
@@ -40,7 +40,7 @@ class TradeoffSpec(AuditSpec):
     """An audit with several defenses to choose from; a list as a setting means one point for each value."""
 
     training: TrainingSpec = TrainingSpec()
-    prior_success: float = Field(default=0.01, gt=0, lt=1)
+    prior_success: Number = Field(default=0.01, gt=0, lt=1)
     """kappa: the chance that a server rebuilds an example without any update, for the theoretical bound."""
 
     @model_validator(mode="after")
