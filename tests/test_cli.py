@@ -103,7 +103,7 @@ def test_report_is_rebuilt_from_the_log_alone(user: Path) -> None:
 
 @pytest.mark.parametrize(
     ("thresholds", "code"),
-    [("{exact = 0.01}", 1), ("{exact = 1.5}", 0), ("{mse = 1e-30}", 0), ("{mse = 0.5}", 1)],
+    [("{exact = 0.01}", 1), ("{exact = 1.5}", 2), ("{mse = 1e-30}", 0), ("{mse = 0.5}", 1)],
 )
 def test_fail_on_sets_the_exit_code(user: Path, thresholds: str, code: int) -> None:
     file = spec(user, fail_on=thresholds, protocol="{batch_size = 1}")

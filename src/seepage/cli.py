@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -69,10 +69,10 @@ def audit(
         _print_log(log)
         for found in ruling.above:
             errors.print(f"fail_on: {found}", style="red", markup=False)
-        for gap in ruling.not_measured:
-            errors.print(f"not measured: {gap}", style="yellow", markup=False)
-    if code:
+    if code is Code.ABOVE:
         raise typer.Exit(code)
+    if ruling.not_measured:
+        _not_measured(ruling.not_measured)
 
 
 @app.command()
@@ -144,6 +144,7 @@ def tradeoff(
 ) -> None:
     """Measure what each defense stops and what it costs in accuracy, and recommend one.
 
+    Exit code 0: every point was measured. 2: could not run. 3: ran, but some point was not measured.
     The same command resumes an interrupted study, cell by cell.
     """
     from seepage.tradeoff import print_tradeoff, read_tradeoff, run_tradeoff, write_tradeoff_html
@@ -158,6 +159,8 @@ def tradeoff(
         print_tradeoff(result)
         print(f"Study:  {result.folder.path}")
         print(f"Report: {page}")
+    if gaps := result.not_measured():
+        _not_measured(gaps)
 
 
 @app.command()
@@ -206,7 +209,10 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="Where finished rows are kept, to resume from.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Regenerate a published table and print ours beside the paper's."""
+    """Regenerate a published table and print ours beside the paper's.
+
+    Exit code 0: there are figures of ours. 2: could not run. 3: ran, but nothing was measured.
+    """
     from seepage.papers import reproduce as regenerate
 
     if data is not None:
@@ -215,12 +221,20 @@ def reproduce(
         os.environ["SEEPAGE_DATA"] = str(data)
     table = regenerate(name, seeds=seeds, out=_folder(out), quiet=as_json)
     print(json.dumps(table.to_dict(), indent=2)) if as_json else table.print()
+    if not table.measured:
+        _not_measured(table.missing or (f"{name} has no figure of ours.",))
 
 
 def _folder(out: Path | None) -> Path | None:
     if out is not None and out.exists() and not out.is_dir():
         raise SpecError(f"--out names a file, '{out}': give a folder, new or of the same run.")
     return out
+
+
+def _not_measured(gaps: Iterable[str]) -> NoReturn:
+    for gap in gaps:
+        errors.print(f"not measured: {gap}", style="yellow", markup=False, highlight=False)
+    raise typer.Exit(Code.NOT_MEASURED)
 
 
 def _print_log(log: AuditLog, path: Path | None = None) -> None:

@@ -248,7 +248,7 @@ def test_a_certificate_of_completeness_is_shown_where_there_is_one(new_log):
 
 
 def test_an_empty_run_and_a_run_without_tensors_render(new_log):
-    assert "Nothing measured" in Page(render_html(new_log().plan("a").build())).text
+    assert "Not measured" in Page(render_html(new_log().plan("a").build())).text
     bare = new_log().add_images("a", [9.0], arrays=None).build()
     assert "The tensors of this run are not in the log." in Page(render_html(bare)).text
 

@@ -15,7 +15,7 @@ from seepage.tradeoff import Row, TradeoffResult, advise, pareto_front, reconstr
 from seepage.tradeoff.leakage import Leak, Spread, leak, removed_error
 from seepage.tradeoff.plot import Plot, build_plot
 from seepage.tradeoff.record import StudyFolder, StudyHeader
-from seepage.tradeoff.result import _counted_spaces, _leaks, _row, _short_title
+from seepage.tradeoff.result import _counted_spaces, _leaks, _row, _short_title, _with_stopped
 from seepage.tradeoff.words import leak_text
 
 
@@ -102,9 +102,18 @@ def test_an_attack_is_summed_up_over_seeds() -> None:
 def test_what_did_not_run_is_not_taken_for_safe() -> None:
     assert leak(AttackRef(name="a"), [], planned=2).leakage is None
     assert leak(AttackRef(name="a"), [cell(0, status="failed")], planned=1).leakage is None
-    none = leak(AttackRef(name="a"), [cell(0, status="not_applicable")], planned=1)
-    assert none.leakage is not None and none.leakage.mean == 0.0
+    assert leak(AttackRef(name="a"), [cell(0, status="not_applicable")], planned=1).leakage is None
     assert leak(AttackRef(name="a"), [cell(0, 0.0)], planned=2).status == "partial"
+
+
+def test_a_defense_stops_only_what_works_without_it() -> None:
+    works = leak(AttackRef(name="a"), [cell(0, 0.0)], planned=1)
+    ruled_out = leak(AttackRef(name="a"), [cell(0, status="not_applicable")], planned=1)
+    failed = leak(AttackRef(name="a"), [cell(0, status="failed")], planned=1)
+    stopped = _with_stopped([(works,), (ruled_out,), (failed,)])
+    assert stopped[1][0].leakage is not None and stopped[1][0].leakage.mean == 0.0
+    assert stopped[2][0].leakage is None
+    assert all(row[0].leakage is None for row in _with_stopped([(ruled_out,), (ruled_out,)]))
 
 
 def row(name: str, accuracy: float, leakage: float, *, epsilon: float | None = None, **params: object) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from seepage.auditor.prepare import Prepared, prepare
 from seepage.auditor.promise import defense_records
 from seepage.auditor.scoring import Scored, score
 from seepage.auditor.spec import AuditSpec
-from seepage.errors import NotApplicable, SeepageError
+from seepage.errors import NotApplicable, SeepageError, in_words, out_of_memory
 from seepage.federation import (
     Played,
     client,
@@ -39,6 +40,7 @@ from seepage.log import (
     Cost,
     RunFolder,
     cell_id,
+    write_atomically,
 )
 from seepage.log.pictures import picture_grid
 from seepage.types import (
@@ -68,7 +70,10 @@ def run_audit(
     on_cell: OnCell | None = None,
     on_step: OnStep | None = None,
 ) -> AuditLog:
-    """Run what is not already in the run's folder and return the log. Ctrl-C leaves what is finished."""
+    """Run what is not already in the run's folder and return the log. Ctrl-C leaves what is finished.
+
+    Cells that failed are no results: they are run again.
+    """
     prepared = prepare(spec, model=model, data=data)
     folder = RunFolder(Path(out) if out is not None else default_folder(prepared))
     header = folder.open(make_header(prepared))
@@ -76,7 +81,7 @@ def run_audit(
     for number, (ref, seed, cell) in enumerate(planned):
         if on_cell is not None:
             on_cell(cell, number, len(planned))
-        if not folder.has_cell(cell):
+        if not is_settled(folder, cell):
             with watching(folder.picture_file(f"{cell}.live"), prepared.dataset.spec, on_step):
                 complete_cell(folder, prepared, ref, seed)
     if on_cell is not None:
@@ -88,12 +93,38 @@ def complete_cell(folder: RunFolder, prepared: Prepared, ref: AttackRef, seed: i
     """Run one cell, from where an interrupted run left its searches, and write it."""
     partial = PartialStates(folder, cell_id(ref, seed))
     with keeping(partial, every=_KEEP_EVERY) as kept:
-        cell, scored = run_cell(prepared, ref, seed)
+        cell, scored = run_safely(folder, prepared, ref, seed)
     if cell.cost is not None and kept.seconds_resumed:
         seconds = cell.cost.seconds + kept.seconds_resumed
         cell = cell.model_copy(update={"cost": cell.cost.model_copy(update={"seconds": seconds})})
     write_result(folder, cell, scored, prepared.dataset.spec)
     partial.remove()
+
+
+def is_settled(folder: RunFolder, cell: str) -> bool:
+    """Whether this cell needs no further run. A failure is no result: it is tried again."""
+    return folder.has_cell(cell) and folder.read_cell(cell).status != "failed"
+
+
+def run_safely(
+    folder: RunFolder, prepared: Prepared, ref: AttackRef, seed: int
+) -> tuple[Cell, Scored | None]:
+    """Like `run_cell`, but an exception that nobody foresaw fails this cell and not the audit.
+
+    Its traceback is kept beside the cell, until a later run has a result.
+    """
+    kept = folder.cell_file(cell_id(ref, seed), ".traceback.txt")
+    try:
+        result = run_cell(prepared, ref, seed)
+    except Exception as error:
+        if out_of_memory(error):
+            reason = "there was not enough memory: lower protocol.batch_size or protocol.clients."
+        else:
+            write_atomically(kept, "".join(traceback.format_exception(error)).encode())
+            reason = f"{in_words(error)} The traceback is in {kept.parent.name}/{kept.name}."
+        return Cell(attack=ref, seed=seed, status="failed", reason=reason), None
+    kept.unlink(missing_ok=True)
+    return result
 
 
 def write_result(folder: RunFolder, cell: Cell, scored: Scored | None, spec: InputSpec) -> None:
@@ -147,8 +178,6 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
         return Cell(attack=ref, seed=seed, status="not_applicable", reason=str(reason)), None
     except SeepageError as reason:
         return Cell(attack=ref, seed=seed, status="failed", reason=str(reason)), None
-    except torch.OutOfMemoryError:
-        return Cell(attack=ref, seed=seed, status="failed", reason="the device ran out of memory."), None
     counts = result.label_counts
     cell = Cell(
         attack=ref,

@@ -96,6 +96,11 @@ class Table:
             if column.name in row.figures and row.figures[column.name].outside(column.margin)
         ]
 
+    @property
+    def measured(self) -> bool:
+        """Whether there is any figure of ours in it."""
+        return any(math.isfinite(figure.mean) for row in self.rows for figure in row.figures.values())
+
     def to_dict(self) -> dict[str, Any]:
         """For --json: plain numbers, lists and strings."""
         return {

@@ -16,7 +16,7 @@ BADGES: dict[Level, str] = {
     "high": "Leak shown",
     "some": "Some leakage shown",
     "none_shown": "No leakage shown",
-    "unknown": "Nothing measured",
+    "unknown": "Not measured",
 }
 STANDS_OUT = 2.0
 """Wide margins (for PSNR: 2 x 3 dB) by which a single example must beat its own guess to be named."""

@@ -54,6 +54,16 @@ class Leak(Record):
     """The same attack by a server that knows the defense; None where there is no answer to it."""
 
     @property
+    def measured(self) -> bool:
+        """Whether anything was rebuilt and scored: a leakage of 0 may also mean that it was stopped."""
+        return self.main is not None
+
+    def stopped(self) -> Leak:
+        """An attack that works without the defense and cannot work with it took nothing."""
+        nothing = Spread.of([0.0])
+        return self.model_copy(update={"leakage": nothing, "exact": nothing})
+
+    @property
     def both(self) -> tuple[Leak, ...]:
         return (self,) if self.adaptive is None else (self, self.adaptive)
 
@@ -91,9 +101,6 @@ def leak(attack: AttackRef, cells: Sequence[Cell], planned: int) -> Leak:
             attack=attack,
             status=first.status if first else "not_run",
             reason=first.reason if first else "not run yet",
-            # An attack that cannot work here took nothing; one that failed may have.
-            leakage=Spread.of([0.0]) if first and first.status == "not_applicable" else None,
-            exact=Spread.of([0.0]) if first and first.status == "not_applicable" else None,
         )
     metric = next((name for name in MAIN if name in done[0].examples[0].scores), "exact")
     others = [c.reason for c in cells if c.status != "done"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class TradeoffResult:
         folder = StudyFolder(Path(path))
         header = folder.read_header()
         logs = [AuditLog.read(folder.point(point.key).path) for point in header.points]
-        leaks = [_leaks(log, len(header.seeds)) for log in logs]
+        leaks = _with_stopped([_leaks(log, len(header.seeds)) for log in logs])
         counted = _counted_spaces(leaks)
         rows = [
             _row(folder, header, point, found, counted)
@@ -75,6 +75,10 @@ class TradeoffResult:
             tuple(row.model_copy(update={"pareto": mark}) for row, mark in zip(rows, marks, strict=True)),
             sum(log.missing for log in logs) + len(header.points) * len(header.training_seeds) - trained,
         )
+
+    def not_measured(self) -> tuple[str, ...]:
+        """One sentence for every point of which price or leakage is not known, and for every failed run."""
+        return tuple(said for row in self.rows for said in _gaps(row))
 
     def to_json(self) -> dict[str, Any]:
         """Header and rows for machines: plain JSON types only."""
@@ -103,6 +107,29 @@ def pareto_front(points: Sequence[tuple[float | None, float | None]]) -> list[bo
         )
 
     return [point is not None and not beaten(point) for point in known]
+
+
+def _with_stopped(leaks: Sequence[tuple[Leak, ...]]) -> list[tuple[Leak, ...]]:
+    """A defense gets the merit for an attack that it rules out only if the attack works without it."""
+    works = {one.attack.key for one in leaks[0] if one.measured}
+    return [
+        tuple(
+            one.stopped() if one.status == "not_applicable" and one.attack.key in works else one
+            for one in row
+        )
+        for row in leaks
+    ]
+
+
+def _gaps(row: Row) -> Iterator[str]:
+    if row.leakage is None:
+        reason = next((one.reason for one in row.leaks if one.reason), "no attack was run")
+        yield f"{row.point.title}: no attack measured anything: {reason}"
+    if row.accuracy is None:
+        yield f"{row.point.title}: the accuracy is not known: {row.accuracy_note or 'not run yet'}"
+    for one in (one for pair in row.leaks for one in pair.both):
+        if row.leakage is not None and one.status in {"failed", "partial", "not_run"}:
+            yield f"{row.point.title}, {one.attack.title} ({one.status}): {one.reason}"
 
 
 def _counted_spaces(leaks: Sequence[Sequence[Leak]]) -> frozenset[str]:

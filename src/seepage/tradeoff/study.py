@@ -11,7 +11,7 @@ from typing import Literal
 from seepage.auditor.header import make_header
 from seepage.auditor.prepare import Prepared, prepare, prepare_again
 from seepage.auditor.promise import defense_records
-from seepage.auditor.run import complete_cell
+from seepage.auditor.run import complete_cell, is_settled
 from seepage.auditor.spec import ProtocolSpec
 from seepage.errors import SpecError
 from seepage.log import AttackRef, DefenseRecord, cell_id
@@ -119,8 +119,9 @@ class Study:
     def is_done(self, job: Job, folder: StudyFolder) -> bool:
         key = self.points[job.point].key
         if job.kind == "training":
-            return folder.training_file(key, job.seed).is_file()
-        return folder.point(key).has_cell(cell_id(self.refs(job.point)[job.attack], job.seed))
+            trained = folder.read_training(key, job.seed)
+            return trained is not None and trained.status != "failed"
+        return is_settled(folder.point(key), cell_id(self.refs(job.point)[job.attack], job.seed))
 
     def open_points(self, folder: StudyFolder) -> None:
         """Each point's folder is a run folder of its own."""

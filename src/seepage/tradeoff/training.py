@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from seepage.auditor.prepare import Prepared
-from seepage.errors import DataError, SeepageError
+from seepage.errors import DataError, SeepageError, in_words
 from seepage.federation import aggregate, apply_update, client, training_mode
 from seepage.federation.rounds import ClientData
 from seepage.tradeoff.record import TrainingCell
@@ -23,14 +23,17 @@ def train_cell(prepared: Prepared, point: str, seed: int, rounds: int) -> Traini
                 f"not {prepared.spec.public_examples}: lower training.test_examples, clients or examples."
             )
         model = train(prepared, batches, seed=seed, rounds=rounds)
+        reached = accuracy(model, held_out)
     except SeepageError as reason:
         return TrainingCell(point=point, seed=seed, status="failed", reason=str(reason))
+    except Exception as error:  # the user's model or a defense: one cell fails, the study goes on
+        return TrainingCell(point=point, seed=seed, status="failed", reason=in_words(error))
     finite = all(bool(p.isfinite().all()) for p in model.parameters())
     return TrainingCell(
         point=point,
         seed=seed,
         status="done",
-        accuracy=accuracy(model, held_out),
+        accuracy=reached,
         tested=len(held_out),
         reason="" if finite else "the training diverged: weights are no longer finite.",
     )

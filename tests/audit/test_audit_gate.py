@@ -1,0 +1,186 @@
+"""The gate fails closed: nothing passes that was not measured, and a measured leak is a leak."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seepage.auditor import parse_spec
+from seepage.auditor.gate import check_modality, check_thresholds, rule
+from seepage.errors import SpecError
+from seepage.log import AttackRef, AuditLog, Cell, Example, Header, InputRecord, RunFolder, ThreatRecord
+from seepage.metrics import METRICS
+from seepage.types import Modality
+
+NAN = math.nan
+
+
+def cell(name: str, exact: list[float], *, seed: int = 0, metric: str = "exact", **rest: Any) -> Cell:
+    examples = tuple(
+        Example(index=i, client=0, label=0, recovered=True, scores={metric: value})
+        for i, value in enumerate(exact)
+    )
+    return Cell(attack=AttackRef(name=name), seed=seed, status="done", examples=examples, **rest)
+
+
+def stopped(name: str, status: Any, *, seed: int = 0) -> Cell:
+    return Cell(attack=AttackRef(name=name), seed=seed, status=status, reason="the layer is frozen")
+
+
+def log(*cells: Cell, seeds: tuple[int, ...] = (0,), attacks: Any = (), spec: Any = None) -> AuditLog:
+    names = dict.fromkeys(["prior_only", *attacks, *(c.attack.name for c in cells)])
+    header = Header(
+        title="",
+        created="",
+        spec=spec or {},
+        spec_hash="",
+        seeds=seeds,
+        attacks=tuple(AttackRef(name=n) for n in names),
+        threat=ThreatRecord(name="", description="", grants=(), server_sees=""),
+        input=InputRecord(modality="image", shape=(1, 4, 4), num_classes=2),
+        model_name="",
+        model_parameters=0,
+        data_name="",
+        data_source="",
+        data_examples=0,
+        exact_tolerance=1e-3,
+        device="cpu",
+        packages={},
+        python="",
+    )
+    return AuditLog(RunFolder(Path()), header, cells)
+
+
+def test_below_and_above() -> None:
+    done = log(cell("a", [1.0, 0.0, 0.0, 0.0]))
+    assert rule(done, {"exact": 0.26}).passed
+    assert rule(done, {"exact": 0.25}).above == ("a: exact is 0.25, at or above the threshold 0.25.",)
+    errors = log(cell("a", [0.2, 0.4], metric="mse"))
+    assert rule(errors, {"mse": 0.29}).passed
+    assert len(rule(errors, {"mse": 0.3001}).above) == 1
+
+
+def test_the_baseline_neither_leaks_nor_measures() -> None:
+    assert not rule(log(cell("prior_only", [1.0])), {"exact": 0.5}).above
+    assert rule(log(cell("prior_only", [0.0])), {"exact": 0.5}).not_measured
+    assert rule(log(cell("prior_only", [0.0])), {}).not_measured
+
+
+@pytest.mark.parametrize("status", ["not_applicable", "failed"])
+def test_an_attack_that_was_asked_for_and_did_not_run(status: str) -> None:
+    found = rule(log(cell("a", [0.0]), stopped("b", status)), {"exact": 0.5})
+    assert not found.passed and not found.above
+    assert len(found.not_measured) == 1
+    assert "b: exact was not measured" in found.not_measured[0] and "frozen" in found.not_measured[0]
+
+
+def test_a_seed_that_is_missing_or_failed() -> None:
+    missing = rule(log(cell("a", [0.0]), seeds=(0, 1)), {"exact": 0.5})
+    assert "1 of 2 runs are missing" in missing.not_measured[0]
+    failed = rule(log(cell("a", [0.0]), stopped("a", "failed", seed=1), seeds=(0, 1)), {"exact": 0.5})
+    assert "1 of 2 runs" in failed.not_measured[0] and not failed.passed
+    never = rule(log(cell("a", [0.0]), attacks=["later"]), {"exact": 0.5})
+    assert never.not_measured[0].startswith("later: 1 of 1 runs are missing")
+
+
+def test_a_measured_leak_is_a_leak_whatever_is_missing() -> None:
+    found = rule(log(cell("a", [1.0]), stopped("a", "failed", seed=1), seeds=(0, 1)), {"exact": 0.5})
+    assert found.above and found.not_measured
+
+
+def test_what_the_audit_chose_by_itself_need_not_fit() -> None:
+    twin = rule(log(cell("a", [0.0]), stopped("adaptive", "not_applicable")), {"exact": 0.5})
+    assert twin.passed
+    auto = log(cell("a", [0.0]), stopped("b", "not_applicable"), spec={"attacks": "auto"})
+    assert rule(auto, {"exact": 0.5}).passed
+    nobody = log(stopped("b", "not_applicable"), spec={"attacks": "auto"})
+    assert "no attack of this audit measured exact" in rule(nobody, {"exact": 0.5}).not_measured[0]
+    broken = log(cell("a", [0.0]), stopped("adaptive", "failed"))
+    assert not rule(broken, {"exact": 0.5}).passed
+
+
+def test_scores_that_are_no_numbers_never_pass() -> None:
+    found = rule(log(cell("a", [0.0, NAN])), {"exact": 0.5})
+    assert not found.above and "not a number" in found.not_measured[0]
+    assert rule(log(cell("a", [1.0, NAN])), {"exact": 0.5}).above
+    assert rule(log(cell("a", [math.inf], metric="mse")), {"mse": 0.5}).not_measured
+    assert rule(log(cell("a", [NAN])), {}).not_measured
+
+
+def test_a_metric_that_nobody_measured() -> None:
+    found = rule(log(cell("a", [0.0])), {"label_accuracy": 0.5})
+    assert found.not_measured == ("no attack of this audit measured label_accuracy on anything.",)
+    assert rule(log(cell("a", [0.0])), {"ssim": 0.5}).not_measured  # pictures below 3 x 3 pixels
+    assert rule(log(cell("a", [0.0])), {"cosine": 0.5}).not_measured
+
+
+def test_figures_of_whole_batches_are_not_every_attacks_to_give() -> None:
+    cells = [cell("a", [0.0], batch_scores={"label_accuracy": 0.4}), cell("b", [0.0])]
+    assert rule(log(*cells), {"label_accuracy": 0.5}).passed
+    assert rule(log(*cells), {"label_accuracy": 0.4}).above
+    halves = [cell("a", [0.0], batch_scores={"label_accuracy": 0.4}), cell("a", [0.0], seed=1)]
+    assert not rule(log(*halves, seeds=(0, 1)), {"label_accuracy": 0.5}).passed
+
+
+def test_features_are_no_inputs() -> None:
+    features = cell("reader", [1.0, 1.0], space="fc")
+    inputs = cell("inversion", [0.0, 0.0])
+    for cells in ([features], [features, inputs]):
+        found = rule(log(*cells), {"exact": 0.5})
+        assert not found.above and "layer 'fc'" in found.not_measured[0]
+    few = cell("reader", [0.0, 0.0], space="fc")
+    assert rule(log(few, inputs), {"exact": 0.5}).passed
+    assert rule(log(few), {"exact": 0.5}).not_measured  # but alone it measured no input
+    unclear = cell("reader", [NAN, 0.0], space="fc")
+    assert not rule(log(unclear, inputs), {"exact": 0.5}).passed
+
+
+def test_features_can_be_judged_themselves() -> None:
+    features, inputs = cell("reader", [0.8], metric="cosine", space="fc"), cell("inversion", [0.0])
+    assert rule(log(features, inputs), {"exact": 0.5, "cosine": 0.9}).passed
+    assert rule(log(features, inputs), {"exact": 0.5, "cosine": 0.8}).above
+
+
+@pytest.mark.parametrize(
+    ("metric", "threshold"),
+    [
+        ("exact", 1.5),
+        ("exact", -0.1),
+        ("exact", NAN),
+        ("exact", math.inf),
+        ("mse", -1e-9),
+        ("psnr", 100.1),
+        ("psnr", -math.inf),
+        ("ssim", 1.01),
+        ("cosine", -1.1),
+        ("lpips", 0.1),
+        ("registered_psnr", 20.0),
+        ("cw_ssim", 0.5),
+        ("exactness", 0.5),
+    ],
+)
+def test_thresholds_that_cannot_be_reached_are_refused(metric: str, threshold: float) -> None:
+    with pytest.raises(SpecError):
+        check_thresholds({metric: threshold})
+
+
+@pytest.mark.parametrize("value", [True, "0.1", NAN, None, [0.1]])
+def test_thresholds_are_numbers(value: Any) -> None:
+    with pytest.raises(SpecError, match="fail_on"):
+        parse_spec({"model": "mlp", "data": "digits", "fail_on": {"exact": value}})
+
+
+def test_thresholds_at_the_ends_can_be_reached() -> None:
+    check_thresholds({"exact": 1, "mse": 0.0, "psnr": 100.0, "ssim": 1.0, "rmse": 0.0, "label_accuracy": 1.0})
+
+
+def test_metrics_of_another_kind_of_data_are_refused() -> None:
+    for modality in Modality:
+        fits = {name: 0.5 for name, metric in METRICS.items() if modality in metric.modalities}
+        check_modality(fits, modality)
+        for name in set(METRICS) - set(fits):
+            with pytest.raises(SpecError, match="never be measured"):
+                check_modality({name: 0.5}, modality)
