@@ -22,7 +22,7 @@ from torch import nn
 from seepage.attacks.parts.labels import infer_label_counts
 from seepage.federation import local_update
 from seepage.types import Batch, Broadcast, Exchange, Knowledge, LocalTraining
-from seepage.workloads.data import Dataset, load_data
+from seepage.workloads.data import Dataset, load_data, standardised
 from seepage.workloads.models.loading import build_model
 
 SETTINGS = {
@@ -51,6 +51,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     data = load_data(options.data)
+    data = standardised(data, torch.arange(len(data)))
     seeds = range(options.first_seed, options.first_seed + options.trials)
     print(f"{data.name}, {options.trials} batches a line, seeds from {options.first_seed}")
     print(f"{'model':10} {'n':>3}  {'local training':34} {'exact':>5} {'certain':>7} {'false':>5}  CPU s")

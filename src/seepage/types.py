@@ -109,13 +109,20 @@ class InputSpec:
         """Raw values to what the model is fed."""
         if self.mean is None or self.std is None:
             return raw
-        return (raw - self._stat(self.mean, raw)) / self._stat(self.std, raw)
+        values = self._exactly(raw)
+        return ((values - self._stat(self.mean, values)) / self._stat(self.std, values)).to(raw.dtype)
 
     def to_raw(self, model_values: Tensor) -> Tensor:
         """What the model is fed back to raw values."""
         if self.mean is None or self.std is None:
             return model_values
-        return model_values * self._stat(self.std, model_values) + self._stat(self.mean, model_values)
+        values = self._exactly(model_values)
+        return (values * self._stat(self.std, values) + self._stat(self.mean, values)).to(model_values.dtype)
+
+    def _exactly(self, values: Tensor) -> Tensor:
+        """Rows in float64, where there is one: a column's mean may be a million times its smallest step."""
+        table = self.modality is Modality.TABULAR and values.device.type != "mps"
+        return values.double() if table and values.is_floating_point() else values
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS, Attack
 from seepage.attacks.parts.adaptive.answers import ANSWERS
@@ -27,7 +27,7 @@ from seepage.federation.threat import sees_each_update
 from seepage.log import ADAPTIVE, BASELINE, AttackRef
 from seepage.registry import construct, lookup, unknown
 from seepage.types import Batch, Defense, LocalTraining
-from seepage.workloads.data import Dataset, load_data
+from seepage.workloads.data import Dataset, load_data, standardised
 from seepage.workloads.models.loading import build_model, check_forward
 
 
@@ -77,7 +77,7 @@ class Prepared:
             clients=protocol.clients,
             aggregation=protocol.aggregation,
             sees_each_update=sees_each_update(self.threat, protocol.aggregation),
-            input=self.dataset.spec,
+            input=self.data(seed).spec,
         )
         wanted = wrappers(self.spec.defenses)
         check_order(wanted)
@@ -90,8 +90,27 @@ class Prepared:
         """For what clients draw: an attack, which knows `seed`, cannot draw it again."""
         return private_seed(self.dataset.digest, purpose, seed)
 
+    def data(self, seed: int) -> Dataset:
+        """The dataset as it is fed under this seed: a table is standardised by the public examples."""
+        if not self.dataset.standardise:
+            return self.dataset
+        return standardised(self.dataset, self._split(seed)[1])
+
     def draw(self, seed: int) -> tuple[Callable[[int], Sequence[Batch]], Batch | None]:
         """Each round's client batches, and the public examples, which no client holds."""
+        held, public = self._split(seed)
+        data = standardised(self.dataset, public)
+        rounds = [
+            [data.batch(part).to(self.device) for part in parts]
+            for parts in zip(*(index.split(self.spec.protocol.batch_size) for index in held), strict=True)
+        ]
+        return (
+            lambda number: rounds[number % len(rounds)],
+            data.batch(public).to(self.device) if len(public) else None,
+        )
+
+    def _split(self, seed: int) -> tuple[list[Tensor], Tensor]:
+        """Which examples each client holds, and which are public."""
         protocol = self.spec.protocol
         per_round = protocol.batch_size * (protocol.rounds if protocol.fresh_batches else 1)
         held = draw_clients(
@@ -108,15 +127,7 @@ class Prepared:
         free = (~private).nonzero().squeeze(1)
         generator = torch.Generator().manual_seed(self.private_seed("public examples", seed))
         order = torch.randperm(len(free), generator=generator)
-        public = free[order][: self.spec.public_examples]
-        rounds = [
-            [self.dataset.batch(part).to(self.device) for part in parts]
-            for parts in zip(*(index.split(protocol.batch_size) for index in held), strict=True)
-        ]
-        return (
-            lambda number: rounds[number % len(rounds)],
-            self.dataset.batch(public).to(self.device) if len(public) else None,
-        )
+        return held, free[order][: self.spec.public_examples]
 
 
 def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,10 +203,11 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
 
 def _knowledge(prepared: Prepared, seed: int, public: Batch | None, *, baseline: bool) -> Knowledge:
     """The baseline may use public examples under every threat model: it measures, it does not attack."""
+    spec = prepared.data(seed).spec
     known = knowledge(
         prepared.threat,
         prepared.spec.protocol.aggregation,
-        spec=prepared.dataset.spec,
+        spec=spec,
         loss=prepared.loss,
         local=prepared.local,
         auxiliary=public,
@@ -213,7 +215,7 @@ def _knowledge(prepared: Prepared, seed: int, public: Batch | None, *, baseline:
     )
     if not baseline:
         return known
-    return Knowledge(input=prepared.dataset.spec, loss=prepared.loss, auxiliary=public, seed=seed)
+    return Knowledge(input=replace(spec, spread=None), loss=prepared.loss, auxiliary=public, seed=seed)
 
 
 def _knowledge_in_words(prepared: Prepared, ref: AttackRef, known: Knowledge) -> tuple[str, ...]:
@@ -250,7 +252,7 @@ def _score(
     return score(
         result,
         played,
-        prepared.dataset.spec,
+        prepared.data(seed).spec,
         guesses=guesses,
         public=public,
         honest=prepared.model(seed),

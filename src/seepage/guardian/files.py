@@ -13,7 +13,7 @@ from seepage.detectors import as_module
 from seepage.errors import SpecError
 from seepage.guardian.check import GuardReport, guard
 from seepage.types import InputSpec
-from seepage.workloads.data import load_data
+from seepage.workloads.data import Dataset, load_data, standardised
 from seepage.workloads.models.loading import build_model
 from seepage.workloads.models.weights import read_state_dict
 
@@ -39,7 +39,7 @@ def guard_file(
     spec: shape and value range of the inputs, where there is no sample; noise is used then.
     """
     earlier = [previous] if isinstance(previous, str | Path) else list(previous or ())
-    public = None if sample is None else load_data(sample)
+    public = None if sample is None else _as_fed(load_data(sample))
     known = spec if spec is not None or public is None else public.spec
     if builder is None:
         if known is not None:
@@ -66,6 +66,11 @@ def guard_file(
         order = torch.randperm(len(public), generator=torch.Generator().manual_seed(0))
         examples = public.batch(order[:_MOST_EXAMPLES])
     return guard(model, previous=last, history=before, sample=examples, spec=known)
+
+
+def _as_fed(sample: Dataset) -> Dataset:
+    """A table is standardised by itself: no client's rows are hidden from anybody here."""
+    return standardised(sample, torch.arange(len(sample)))
 
 
 def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from seepage.types import Batch, InputSpec, Modality
-from seepage.workloads.data import load_data
+from seepage.workloads.data import load_data, standardised
 from seepage.workloads.models.initialisers import INITIALISERS
 from seepage.workloads.models.loading import build_model
 
@@ -112,6 +112,7 @@ def _examples(data: str, options: tuple[tuple[str, Any], ...]) -> tuple[InputSpe
         spec = InputSpec(modality=Modality.TEXT, shape=(12,), num_classes=3, vocabulary=_WORDS)
         return spec, Batch(tokens, labels)
     loaded = load_data(data, **dict(options))
+    loaded = standardised(loaded, torch.arange(len(loaded)))
     order = torch.randperm(len(loaded), generator=torch.Generator().manual_seed(0))
     return loaded.spec, loaded.batch(order[:600])
 

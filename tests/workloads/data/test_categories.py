@@ -10,7 +10,7 @@ import torch
 from seepage.errors import DataError, SpecError
 from seepage.federation import THREATS, describe_knowledge, knowledge
 from seepage.types import Grant, LocalTraining
-from seepage.workloads.data import load_data
+from seepage.workloads.data import load_data, standardised
 
 ROWS = """age,colour,size,label
 1,red,2,0
@@ -39,16 +39,30 @@ def test_named_columns_become_one_hot_groups(tmp_path: Path) -> None:
     assert data.spec.shape == (6,) and data.labels.tolist() == [0, 1, 1, 0]
 
 
-def test_standardised_columns_keep_their_groups_in_raw_units(tmp_path: Path) -> None:
-    data = load_data(table(tmp_path), categorical=["colour", "size"], standardise=True)
-    assert set(data.inputs[:, 1:].unique().tolist()) == {0.0, 1.0}
-    fed = data.batch(torch.arange(4)).inputs
-    torch.testing.assert_close(fed.mean(dim=0), torch.zeros(6), atol=1e-6, rtol=0)
+def test_numbers_are_standardised_and_one_hot_columns_stay_as_they_are(tmp_path: Path) -> None:
+    data = load_data(table(tmp_path), categorical=["colour", "size"])
+    fed = standardised(data, torch.arange(4)).batch(torch.arange(4)).inputs
+    assert torch.equal(fed[:, 1:], data.inputs[:, 1:])
+    torch.testing.assert_close(fed[:, 0].mean(), torch.tensor(0.0), atol=1e-6, rtol=0)
+
+
+def test_a_column_of_words_is_a_category_without_being_named(tmp_path: Path) -> None:
+    data = load_data(table(tmp_path))
+    assert data.spec.column_names == ("age", "colour=blue", "colour=green", "colour=red", "size")
+    assert data.spec.categories == ((1, 2, 3),)
+    assert [str(kind) for kind in data.spec.kinds] == ["integer", *["categorical"] * 3, "integer"]
 
 
 def test_a_word_among_numbers_names_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"column 'colour': 'red' is not a finite number; .* categorical="):
-        load_data(table(tmp_path))
+        load_data(table(tmp_path, ROWS.replace("blue", "7")))
+
+
+def test_words_that_are_all_different_name_rows_not_categories(tmp_path: Path) -> None:
+    names = ROWS.replace("3,green", "3,pink").replace("4,red", "4,white")
+    with pytest.raises(DataError, match="'colour' holds a different text in each of 4 rows"):
+        load_data(table(tmp_path, names))
+    assert len(load_data(table(tmp_path, names), categorical=["colour"]).spec.categories[0]) == 4
 
 
 @pytest.mark.parametrize(
@@ -100,7 +114,9 @@ def test_pictures_have_no_categories() -> None:
 
 
 def test_the_schema_is_known_only_where_value_ranges_are() -> None:
-    spec = load_data(one_hot_rows(), categories=[[1, 2]]).spec
+    rows, labels = one_hot_rows()
+    spec = load_data((torch.cat([rows, rows[:, 1:]], dim=1), labels), categories=[[1, 2]]).spec
+    assert spec.integer == (3, 4) and spec.spread is not None
     for name in ("honest_but_curious", "outsider"):
         threat = THREATS[name]
         known = knowledge(
@@ -116,3 +132,6 @@ def test_the_schema_is_known_only_where_value_ranges_are() -> None:
         assert known.input.categories == (((1, 2),) if granted else ())
         told = describe_knowledge(threat, "per_client", known)
         assert any("categories" in sentence for sentence in told) == granted
+        assert known.input.integer == ((3, 4) if granted else ())
+        assert any("whole numbers" in sentence for sentence in told) == granted
+        assert known.input.spread is None  # measured on the clients' rows as well

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from seepage.errors import SpecError
 from seepage.types import Modality
-from seepage.workloads.data import DATASETS, load_data
+from seepage.workloads.data import DATASETS, load_data, standardised
 
 EMBEDDED = ["faces", "photos", "digits", "breast_cancer"]
 
@@ -56,7 +56,9 @@ def test_digits_are_sklearns_divided_by_16() -> None:
 def test_breast_cancer_is_raw_inside_and_standardised_for_the_model() -> None:
     data, bundle = load_data("breast_cancer"), load_breast_cancer()
     np.testing.assert_allclose(data.inputs.numpy(), bundle.data, rtol=1e-6)
-    batch = data.batch(torch.arange(len(data)))
+    everything = torch.arange(len(data))
+    batch = standardised(data, everything).batch(everything)
+    np.testing.assert_allclose(data.spec.spread, bundle.data.std(0), rtol=1e-5)
     np.testing.assert_allclose(batch.inputs.numpy(), StandardScaler().fit_transform(bundle.data), atol=1e-4)
     assert data.spec.modality is Modality.TABULAR
     assert data.spec.column_names == tuple(bundle.feature_names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from PIL import Image
 
 from seepage.errors import DataError, SpecError
 from seepage.types import Modality
-from seepage.workloads.data import files, load_data
+from seepage.workloads.data import files, load_data, standardised
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (4, 8, 6, 3), dtype=np.uint8)
@@ -40,12 +41,16 @@ def test_npz_pictures_in_either_layout_and_under_any_key(
     assert (data.name, data.source, data.spec.num_classes) == ("my", "my.npz", 3)
 
 
-def test_npz_floats_are_kept_and_their_range_observed(tmp_path: Path) -> None:
+def test_npz_floats_are_kept_and_the_range_of_pictures_observed(tmp_path: Path) -> None:
     rows = np.array([[-2.0, 0.5], [3.0, 1.0]])
     data = load_data(str(npz(tmp_path, x=rows, y=np.array([0.0, 1.0]))))
     assert data.inputs.tolist() == rows.tolist()
-    assert data.spec.value_range == (-2.0, 3.0)
     assert data.spec.modality is Modality.TABULAR
+    assert data.spec.value_range is None  # columns have no common one
+    assert data.batch(torch.arange(2)).inputs.tolist() == rows.tolist()  # arrays are fed as they are
+    data = load_data(str(npz(tmp_path, x=rows[:, None, :], y=np.array([0.0, 1.0]))))
+    assert data.spec.modality is Modality.IMAGE
+    assert data.spec.value_range == (-2.0, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +72,7 @@ def test_npz_floats_are_kept_and_their_range_observed(tmp_path: Path) -> None:
         ({"x": np.zeros((2, 2)), "y": np.array([-1, 1])}, "must lie in"),
         ({"x": np.array([[0.0, np.nan], [1, 2]]), "y": np.array([0, 1])}, "NaN"),
         ({"x": np.array([[0.0, 1e300], [1, 2]]), "y": np.array([0, 1])}, "infinite"),
-        ({"x": np.full((2, 2), 7.0), "y": np.array([0, 1])}, "value range 7 to 7"),
+        ({"x": np.full((2, 1, 4, 5), 7.0), "y": np.array([0, 1])}, "value range 7 to 7"),
         ({"x": np.zeros((2, 784), dtype=np.uint8), "y": np.array([0, 1])}, "flattened pictures"),
         ({"x": np.zeros((2, 3, 5, 3), dtype=np.uint8), "y": np.array([0, 1])}, "layout='CHW'"),
         ({"x": np.zeros((2, 2)), "y": np.array([0, 1]), "class_names": ["a", "b", "c"]}, ""),
@@ -157,7 +162,7 @@ def test_csv_with_categories_as_labels(tmp_path: Path) -> None:
     assert data.labels.tolist() == [1, 0, 1]
     assert data.spec.class_names == ("no", "yes")
     assert data.spec.column_names == ("age", "height")
-    assert data.spec.value_range == (1.25, 50.0)
+    assert data.spec.value_range is None
     assert (data.name, data.source) == ("t", "t.csv")
 
 
@@ -168,11 +173,22 @@ def test_csv_label_column_is_named_known_or_last(tmp_path: Path) -> None:
     assert load_data(table(tmp_path, "\ufeffa,b\n1.5,0\n\n2,1\n")).spec.column_names == ("a",)
 
 
-def test_csv_standardised(tmp_path: Path) -> None:
-    data = load_data(table(tmp_path, CSV), standardise=True)
-    batch = data.batch(torch.arange(3)).inputs
+def test_a_csv_is_standardised_by_the_rows_that_are_named(tmp_path: Path) -> None:
+    data = load_data(table(tmp_path, CSV))
+    with pytest.raises(DataError, match="say by which public rows"):
+        data.batch(torch.arange(3))
+    public = torch.tensor([0, 2])
+    batch = standardised(data, public).batch(public).inputs
     torch.testing.assert_close(batch.mean(0), torch.zeros(2), atol=1e-6, rtol=0)
     torch.testing.assert_close(batch.std(0, correction=0), torch.ones(2))
+    changed = replace(data, inputs=data.inputs.index_fill(0, torch.tensor([1]), 1e6))
+    assert torch.equal(standardised(changed, public).batch(public).inputs, batch)  # row 1 had no part in it
+    raw = load_data(table(tmp_path, CSV), standardise=False)
+    assert torch.equal(standardised(raw, public).batch(torch.arange(3)).inputs, data.inputs)
+    with pytest.raises(SpecError, match="1 of its 3 are set aside"):
+        standardised(data, public[:1])
+    given = load_data(table(tmp_path, CSV), mean=[1.0, 2.0], std=1.0)
+    assert given.batch(torch.arange(1)).inputs.tolist() == [[29.0, -0.5]]
 
 
 def test_csv_labels_minus_one_and_one_become_classes(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 from seepage.errors import DataError, SpecError
 from seepage.registry import unknown
 from seepage.types import Modality
+from seepage.workloads.data.columns import Columns, standardised, with_columns
 from seepage.workloads.data.dataset import Dataset, DatasetEntry, validate
 from seepage.workloads.data.embedded import breast_cancer, digits, faces, photos
 from seepage.workloads.data.files import file_loader
 from seepage.workloads.data.named import cifar10, cifar100, imagenet_photos, imdb, mnist
 from seepage.workloads.data.objects import REFERENCE, check_options, from_function, from_object
 
-__all__ = ["DATASETS", "Dataset", "DatasetEntry", "load_data", "validate"]
+__all__ = ["DATASETS", "Dataset", "DatasetEntry", "load_data", "standardised", "validate"]
 
 _FOLDER_OR_HUB = "SEEPAGE_DATA or the hub extra"
 
@@ -52,13 +53,21 @@ def load_data(
     std: Numbers | None = None,
     num_classes: int | None = None,
     categories: Sequence[Sequence[int]] | None = None,
+    integer: Columns | None = None,
+    real: Columns | None = None,
+    standardise: bool | None = None,
     **options: Any,
 ) -> Dataset:
     """A validated dataset from a name, a path, "package.module:function", or an object.
 
     The named keywords say what cannot be read off the data (or correct what was guessed); `options` go to
     the loader. `mean` and `std`, one number or one per channel or column, have the model fed normalised
-    values. `categories`: groups of a table's columns that are one category in one-hot code.
+    values.
+
+    Of tables: `categories` are groups of columns that are one category in one-hot code. `integer` and `real`
+    name columns, which are found by looking otherwise. `standardise` has the model fed columns of mean 0 and
+    spread 1, by rows that are nobody's (`standardised`); it is on for CSV files and built-in tables, where
+    columns are raw, and off for arrays, which a model may have been trained on as they are.
 
     >>> len(load_data("digits")), load_data("photos", size=64).spec.shape
     (1797, (3, 64, 64))
@@ -70,7 +79,8 @@ cifar100, digits, faces, imagenet_photos, imdb, mnist, photos. A path (.npz, .cs
 "package.module:function" is accepted too.
     """
     dataset = _load(reference, _modality(modality), options)
-    return validate(_declare(dataset, value_range, mean, std, num_classes, categories))
+    dataset = validate(_declare(dataset, value_range, mean, std, num_classes, categories))
+    return with_columns(dataset, integer=integer, real=real, standardise=standardise)
 
 
 def _load(reference: Any, modality: Modality | None, options: dict[str, Any]) -> Dataset:

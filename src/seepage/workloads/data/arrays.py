@@ -36,7 +36,7 @@ def from_arrays(
     """A dataset, not yet validated, from two arrays or tensors.
 
     8-bit pictures become [0, 1]; every other number is kept as it is. The value range is (0, 1) if all
-    values lie in it, otherwise what was observed.
+    values lie in it, otherwise what was observed; none for a table, whose columns have no common one.
 
     >>> import numpy as np
     >>> pictures = np.full((2, 8, 8, 3), 255, dtype=np.uint8)
@@ -53,10 +53,12 @@ def from_arrays(
         values = _whole_numbers(raw, f"{name}: the token ids")
         if vocabulary is None:
             vocabulary = len(tokens) or (int(values.max()) + 1 if values.numel() else 1)
-        value_range = None
+        value_range: tuple[float, float] | None = None
     else:
         values = _pictures(raw, name, layout) if kind is Modality.IMAGE else raw.to(torch.float32)
         value_range = observed_range(values)
+        if kind is Modality.TABULAR and value_range != (0.0, 1.0):
+            value_range = None
     names = tuple(str(n) for n in class_names)
     spec = InputSpec(
         modality=kind,

@@ -39,12 +39,18 @@ class Dataset:
     spec: InputSpec
     source: str
     """One plain line on where the data came from, fit for a report: never a path of this machine."""
+    standardise: bool = False
+    """Tables: a model is to be fed standardised columns, by rows that nobody hides: see `standardised`."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def batch(self, index: Tensor) -> Batch:
         """The examples at `index`, in model units."""
+        if self.standardise:
+            raise DataError(
+                f"{self.name} is to be fed standardised: say by which public rows, standardised(data, rows)."
+            )
         index = index.to(self.inputs.device)
         return Batch(self.spec.to_model(self.inputs[index]), self.labels[index])
 

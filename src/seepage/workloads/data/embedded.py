@@ -6,15 +6,14 @@ is installed, ask the network for a file whose checksum has changed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import metadata, resources
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from seepage.errors import DataError, SpecError
-from seepage.types import InputSpec, Modality
 from seepage.workloads.data.arrays import from_arrays
 from seepage.workloads.data.dataset import Dataset
 from seepage.workloads.data.pictures import UNREADABLE_PICTURE
@@ -108,8 +107,7 @@ def digits() -> Dataset:
 def breast_cancer() -> Dataset:
     """569 tumours in 30 columns, benign or malignant; the model is fed standardised columns.
 
-    Raw columns differ in range by a factor of 100,000 (areas reach 4254, fractal dimensions stay below
-    0.1), so that one overall range would say nothing about any of them: `value_range` is None.
+    Raw columns differ in range by a factor of 100,000: areas reach 4254, fractal dimensions stay below 0.1.
 
     >>> data = breast_cancer()
     >>> data.spec.column_names[0], data.spec.value_range
@@ -118,19 +116,15 @@ def breast_cancer() -> Dataset:
     from sklearn.datasets import load_breast_cancer
 
     bundle = load_breast_cancer()
-    rows = np.asarray(bundle.data, dtype=np.float64)
-    spec = InputSpec(
-        modality=Modality.TABULAR,
-        shape=(rows.shape[1],),
-        num_classes=2,
-        value_range=None,
-        mean=tuple(rows.mean(axis=0).tolist()),
-        std=tuple(rows.std(axis=0).tolist()),
+    dataset = from_arrays(
+        bundle.data,
+        bundle.target,
+        name="breast_cancer",
+        source=_packaged("scikit-learn", "load_breast_cancer"),
         class_names=tuple(str(n) for n in bundle.target_names),
         column_names=tuple(str(n) for n in bundle.feature_names),
     )
-    inputs, labels = torch.tensor(rows, dtype=torch.float32), torch.tensor(bundle.target, dtype=torch.int64)
-    return Dataset("breast_cancer", inputs, labels, spec, _packaged("scikit-learn", "load_breast_cancer"))
+    return replace(dataset, standardise=True)
 
 
 def _photograph(package: str, file: str) -> Image.Image:

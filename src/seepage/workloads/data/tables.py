@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,13 +30,12 @@ def csv_file(
     modality: Modality | None = None,
     label: str | None = None,
     delimiter: str = ",",
-    standardise: bool = False,
     categorical: Sequence[str] = (),
 ) -> Dataset:
     """Rows of numbers with a header. Label: the column named, else label/target/class/y, else the last.
 
-    `standardise` has the model fed columns of mean 0 and standard deviation 1. `categorical` names columns
-    whose cells are categories, words or numbers: each becomes one column for every category, in one-hot code.
+    A column without any number holds categories, and so do those that `categorical` names: each becomes one
+    column for every category, in one-hot code. Columns are raw, so a model is fed them standardised.
     """
     if modality not in (None, Modality.TABULAR):
         raise SpecError(
@@ -49,10 +48,11 @@ def csv_file(
         raise DataError(f"{path.name} has no column besides the label; add at least one feature column.")
     _check_categorical(categorical, [header[i] for i in features], path.name)
     labels, names = class_indices([cells[column] for _, cells in rows], column=header[column])
-    columns, groups = _encoded(header, rows, features, categorical, path.name)
-    rows_array = np.asarray([column for _, column in columns], dtype=np.float64).T
+    texts = [header[i] for i in features if not any(_is_number(cells[i]) for _, cells in rows)]
+    _check_texts(texts, categorical, header, rows, path.name)
+    columns, groups = _encoded(header, rows, features, {*texts, *categorical}, path.name)
     dataset = from_arrays(
-        rows_array,
+        np.asarray([column for _, column in columns], dtype=np.float64).T,
         labels,
         name=path.stem,
         source=path.name,
@@ -60,11 +60,7 @@ def csv_file(
         class_names=names,
         column_names=[name for name, _ in columns],
     )
-    dataset = replace(dataset, spec=replace(dataset.spec, categories=groups))
-    if not standardise:
-        return dataset
-    mean, std = tuple(rows_array.mean(axis=0).tolist()), tuple(rows_array.std(axis=0).tolist())
-    return replace(dataset, spec=replace(dataset.spec, mean=mean, std=std))
+    return replace(dataset, spec=replace(dataset.spec, categories=groups), standardise=True)
 
 
 def read_table(path: Path, *, delimiter: str = ",") -> tuple[list[str], list[Row]]:
@@ -145,8 +141,21 @@ def _check_categorical(categorical: Sequence[str], valid: Sequence[str], name: s
             )
 
 
+def _check_texts(
+    texts: Sequence[str], categorical: Sequence[str], header: Sequence[str], rows: Sequence[Row], name: str
+) -> None:
+    """A column of texts that are all different names its rows; it is no category unless the user says so."""
+    for column in texts:
+        cells = [cells[header.index(column)] for _, cells in rows]
+        if column not in categorical and "" not in cells and len(set(cells)) == len(cells) > 1:
+            raise DataError(
+                f"{name}, column '{column}' holds a different text in each of {len(cells)} rows, more likely "
+                "identifiers than categories; leave the column out of the file, or name it in categorical=."
+            )
+
+
 def _encoded(
-    header: Sequence[str], rows: Sequence[Row], features: Sequence[int], categorical: Sequence[str], name: str
+    header: Sequence[str], rows: Sequence[Row], features: Sequence[int], categorical: Set[str], name: str
 ) -> tuple[list[tuple[str, list[float]]], tuple[tuple[int, ...], ...]]:
     """Named columns of numbers, and which of them are one category."""
     columns: list[tuple[str, list[float]]] = []
