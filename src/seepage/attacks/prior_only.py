@@ -39,7 +39,7 @@ def prior_guesses(known: Knowledge, *, copies: int, samples: int) -> Tensor:
     """`copies` of the mean guess (one for each private example), then up to `samples` public examples."""
     spec = known.input
     if known.auxiliary is None or len(known.auxiliary) == 0:
-        return _flat(spec).expand(copies, *spec.shape).clone()
+        return flat_guess(spec).expand(copies, *spec.shape).clone()
     public = (
         spec.to_raw(known.auxiliary.inputs) if spec.modality is not Modality.TEXT else known.auxiliary.inputs
     )
@@ -59,9 +59,16 @@ def _likely_labels(known: Knowledge, count: int) -> Tensor | None:
     return counts
 
 
-def _flat(spec: InputSpec) -> Tensor:
+def flat_guess(spec: InputSpec) -> Tensor:
+    """The guess of whoever has no example: mid-range, for a table what each column is centred on.
+
+    >>> flat_guess(InputSpec(modality=Modality.IMAGE, shape=(1, 1, 2), num_classes=2))
+    tensor([[[0.5000, 0.5000]]])
+    """
     if spec.modality is Modality.TEXT:
         return torch.zeros(spec.shape, dtype=torch.long)
+    if spec.modality is Modality.TABULAR and spec.mean is not None:
+        return torch.tensor(spec.mean)
     low, high = spec.value_range or (0.0, 0.0)
     return torch.full(spec.shape, (low + high) / 2)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.parts.layers import watching
+from seepage.attacks.prior_only import flat_guess
 from seepage.auditor.traits import example_traits
 from seepage.errors import ModelError
 from seepage.federation import Played, training_mode
@@ -128,11 +129,11 @@ def layer_inputs(model: nn.Module, layer: str, inputs: Tensor) -> Tensor:
 
 
 def _flat_guess(truth: Tensor, space: str, spec: InputSpec) -> Tensor:
-    """Where nothing was recovered: mid-range for inputs, zero for tokens and features."""
-    middle = 0.0
-    if space == INPUT_SPACE and spec.modality is not Modality.TEXT and spec.value_range is not None:
-        middle = sum(spec.value_range) / 2
-    return torch.full_like(truth, middle)
+    """Where nothing was recovered: mid-range for inputs (the public mean of a standardised table's columns),
+    zero for tokens and features."""
+    if space != INPUT_SPACE or spec.modality is Modality.TEXT:
+        return torch.zeros_like(truth)
+    return flat_guess(spec).to(truth).expand_as(truth)
 
 
 def _match(candidates: Tensor, truth: Tensor, flat: Tensor, rule: ExactRule) -> _Matched:
