@@ -27,6 +27,10 @@ class NotApplicable(SeepageError):  # noqa: N818 - a finding about one attack, n
     """This attack cannot work on this model or protocol. The audit records why and goes on."""
 
 
+class AttackError(SeepageError):
+    """An attack from outside of the package broke or broke a rule. Its cell fails, and the audit goes on."""
+
+
 def in_words(error: BaseException) -> str:
     """Type and message of an exception on one line.
 

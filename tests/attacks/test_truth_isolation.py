@@ -1,6 +1,8 @@
-"""No attack may see the truth: neither be handed it, nor change its answer when the truth is wiped.
+"""No attack may see the truth: neither be handed it, nor change its answer when the truth is wiped, nor need
+it: every attack gives the same answer in a process that never held it, crafting included.
 
-Two independent checks for every registered attack, each with a cheating attack that it must catch.
+Three independent checks for every registered attack, each with a cheating attack that it must catch; what
+else cheats try is in tests/isolation.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from seepage.attacks.april import April
 from seepage.attacks.patch_embedding import PatchEmbedding
 from seepage.attacks.recursive_inversion import RecursiveInversion
 from seepage.federation import THREATS, Played, client, knowledge, play
+from seepage.isolation.attack import IsolatedAttack
+from seepage.isolation.process import AttackProcess
 from seepage.types import (
     Batch,
     Crafted,
@@ -89,10 +93,12 @@ def _fitting(attack: Attack) -> tuple[nn.Module, int]:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3)), 2
 
 
-def setting(attack: Attack) -> tuple[Played, Knowledge]:
-    """Three clients' rounds against this attack, under a threat model that grants it what it requires."""
+def setting(attack: Attack, *, like: Attack | None = None) -> tuple[Played, Knowledge]:
+    """Three clients' rounds against this attack, under a threat model that grants it what it requires.
+
+    like: says which model fits, where the attack itself lives in another process."""
     torch.manual_seed(0)
-    model, each = _fitting(attack)
+    model, each = _fitting(like or attack)
     batches = [Batch(torch.rand(each, 1, 6, 6), (torch.arange(each) + c) % 3) for c in range(3)]
     threat = dataclasses.replace(
         THREATS["malicious_server" if attack.active else "honest_but_curious"],
@@ -109,6 +115,8 @@ def setting(attack: Attack) -> tuple[Played, Knowledge]:
         seed=0,
     )
 
+    attack.check(model, known)
+
     def craft(model: nn.Module, history: Sequence[Exchange]) -> Crafted | None:
         return attack.craft(model, history, known)
 
@@ -121,6 +129,41 @@ def setting(attack: Attack) -> tuple[Played, Knowledge]:
         max_rounds=8 if attack.active else 1,
     )
     return played, known
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[AttackProcess]:
+    started = AttackProcess()
+    yield started
+    started.stop()
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS))
+def test_the_answer_is_the_same_in_a_process_that_never_held_the_truth(
+    name: str, process: AttackProcess
+) -> None:
+    settings = QUICK.get(name, {})
+    rounds_here, here = answered(ATTACKS[name](**settings))
+    apart = IsolatedAttack(name, settings, process=process)
+    rounds_there, there = answered(apart, like=ATTACKS[name](**settings))
+    assert rounds_here == rounds_there
+    assert torch.equal(here.values, there.values)
+    for field in ("claimed", "confidence", "support", "source", "label_counts"):
+        one, two = getattr(here, field), getattr(there, field)
+        assert (one is None and two is None) or torch.equal(one, two)
+    assert (here.space, here.notes, here.complete, here.rows) == (
+        there.space,
+        there.notes,
+        there.complete,
+        there.rows,
+    )
+
+
+def answered(attack: Attack, *, like: Attack | None = None) -> tuple[int, Reconstruction]:
+    """Rounds played and the answer, crafting included."""
+    played, known = setting(attack, like=like)
+    torch.manual_seed(known.seed)
+    return played.rounds, attack.run(played.exchanges, known)
 
 
 class Peeking(Attack):

@@ -17,12 +17,13 @@ from torch import nn
 
 from seepage.attacks.base import Attack
 from seepage.attacks.gradient_inversion import GradientInversion
+from seepage.attacks.outside import find_attack
 from seepage.attacks.parts.adaptive.answers import ANSWERS, Answer
 from seepage.attacks.parts.adaptive.copies import with_copies_counted, without_claims_on_copies
 from seepage.attacks.parts.adaptive.spoiled import next_best
 from seepage.attacks.parts.layers import trace_linear_layers
 from seepage.errors import SpecError
-from seepage.registry import lookup, unknown
+from seepage.registry import unknown
 from seepage.types import Crafted, Exchange, Knowledge, Reconstruction
 
 Known = tuple[Answer, Mapping[str, Any]]
@@ -123,11 +124,9 @@ def adaptive(
     >>> adaptive(attack="exact_extraction", knows=["pruning"]).active
     False
     """
-    from seepage.attacks import ATTACKS  # here: the registry holds this attack itself
-
     if attack == "adaptive":
         raise SpecError("an adaptive attack cannot be adapted again: name the attack inside it.")
-    factory = lookup(ATTACKS, attack, "attack")
+    factory = find_attack(attack)
     fishes = "inner" in inspect.signature(factory).parameters
 
     def build(layer: str | None) -> Attack:
@@ -136,7 +135,8 @@ def adaptive(
             chosen.setdefault("layer", layer)
         if layer is not None and fishes and chosen.get("inner", "analytic_extraction") in READ_ONE_LAYER:
             chosen["inner_options"] = {"layer": layer, **(chosen.get("inner_options") or {})}
-        return factory(**chosen)
+        built: Attack = factory(**chosen)
+        return built
 
     return Adaptive(build, [_answer(defense) for defense in knows])
 

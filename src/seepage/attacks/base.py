@@ -24,6 +24,8 @@ class Attack(ABC):
 
     requires: frozenset[Grant] = frozenset()
     """Checked against the threat model before anything runs."""
+    confinement: str = ""
+    """Where it runs, in one sentence for the report; empty: in the process of the audit."""
 
     def check(self, model: nn.Module, known: Knowledge) -> None:  # noqa: B027 - optional on purpose
         """Raise NotApplicable, with the reason and a remedy, if this model cannot be attacked this way."""

@@ -41,6 +41,7 @@ class ImprintedModel(nn.Module):
 
     def __init__(self, model: nn.Module, *, size: int, bins: int) -> None:
         super().__init__()
+        self.size, self.bins = size, bins
         device, dtype = model_placement(model)
         self.inserted_imprint = nn.Linear(size, bins, device=device, dtype=dtype)
         self.inserted_return = nn.Linear(bins, size, bias=False, device=device, dtype=dtype)

@@ -24,6 +24,7 @@ from seepage.defenses import DefenseEntry, Deployment
 from seepage.errors import SpecError
 from seepage.federation import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
 from seepage.federation.threat import sees_each_update
+from seepage.isolation.attack import is_outside, planned_attack
 from seepage.log import ADAPTIVE, BASELINE, AttackRef
 from seepage.registry import construct, lookup, unknown
 from seepage.types import Batch, Defense, LocalTraining
@@ -210,7 +211,7 @@ def _planned_attacks(spec: AuditSpec) -> list[tuple[AttackRef, Attack]]:
     wanted.sort(key=lambda ref: ref.name != BASELINE)
     attacks: list[tuple[AttackRef, Attack]] = []
     for ref in wanted:
-        attack = construct(lookup(ATTACKS, ref.name, "attack"), ref.params, f"attack '{ref.name}'")
+        attack = planned_attack(ref.name, ref.params)
         if any(ref == other for other, _ in attacks):
             raise SpecError(f"attack '{ref.title}' is listed twice: remove one, or change its settings.")
         attacks.append((ref, attack))
@@ -240,7 +241,8 @@ def with_budget(spec: AuditSpec, seconds: float) -> AuditSpec:
     """The same audit, with a time limit for every attack that knows the setting `budget` and has none."""
     limited = [
         a.model_copy(update={"options": {"budget": seconds, **a.options}})
-        if "budget" in inspect.signature(lookup(ATTACKS, a.name, "attack")).parameters
+        if not is_outside(a.name, a.options)
+        and "budget" in inspect.signature(lookup(ATTACKS, a.name, "attack")).parameters
         else a
         for a in spec.attacks
     ]

@@ -229,6 +229,8 @@ def _knowledge_in_words(prepared: Prepared, ref: AttackRef, known: Knowledge) ->
             if adapted
             else "Not that the clients use a defense."
         )
+    if where := prepared.attacks[ref.key].confinement:
+        said.append(where)
     return tuple(said)
 
 

@@ -23,6 +23,10 @@ ClientData = Callable[[int], Sequence[Batch]]
 """Round number to each client's batch in that round."""
 
 
+_HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
+"""How the attributes end that a module keeps its hooks in."""
+
+
 @dataclass(frozen=True)
 class Played:
     """The server's side (`exchanges`) and, apart from it, the truth that only scoring may see."""
@@ -45,6 +49,29 @@ def apply_update(model: nn.Module, update: Update, *, lr: float) -> nn.Module:
             if update.buffers is not None and name in update.buffers:
                 buffer.copy_(update.buffers[name])
     return moved
+
+
+def received_model(sent: nn.Module, agreed: nn.Module) -> nn.Module:
+    """What runs at a client: the agreed architecture with the weights that were sent, and nothing else.
+
+    Where the server changed the architecture, a copy of what it sent, without its hooks.
+
+    >>> agreed, sent = nn.Linear(2, 1), nn.Linear(2, 1)
+    >>> _ = sent.register_forward_hook(lambda *seen: print("seen"))
+    >>> received = received_model(sent, agreed)
+    >>> torch.equal(received.weight, sent.weight), received(torch.ones(2)).shape
+    (True, torch.Size([1]))
+    """
+    weights, own = sent.state_dict(), agreed.state_dict()
+    same = weights.keys() == own.keys() and all(weights[n].shape == own[n].shape for n in own)
+    received = copy.deepcopy(agreed if same else sent)
+    if same:
+        received.load_state_dict(weights)
+    else:
+        for module in received.modules():
+            for name in [name for name in vars(module) if name.endswith(_HOOKS)]:
+                vars(module)[name].clear()
+    return received
 
 
 def play(
@@ -70,6 +97,7 @@ def play(
     exchanges: list[Exchange] = []
     truth: dict[int, list[Batch]] = {}
     number, trained = 0, model
+    agreed = model if craft is None else copy.deepcopy(model)  # before the server can touch it
     while number < max_rounds:
         crafted = Crafted(trained) if craft is None else craft(model, tuple(exchanges))
         if crafted is None:
@@ -85,7 +113,9 @@ def play(
                 "protocol's number of clients, or address others."
             )
         broadcast = Broadcast(crafted.model, number)
-        updates = {c: step(broadcast, batches[c]) for c in selected}
+        # What a dishonest server keeps is never what clients run: a hook on it would see their examples.
+        received = broadcast if craft is None else Broadcast(received_model(crafted.model, agreed), number)
+        updates = {c: step(received, batches[c]) for c in selected}
         for c in selected:
             _remember(truth.setdefault(c, []), batches[c])
         sums = _sums(updates, aggregation, fakes, minimum_honest)

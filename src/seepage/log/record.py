@@ -47,11 +47,12 @@ class AttackRef(Record):
         >>> AttackRef(name="prior_only").key
         'prior_only'
         """
+        name = self.name.replace(":", ".")  # "package.module:thing" becomes part of a file's name
         if not self.params:
-            return self.name
+            return name
         written = json.loads(self.model_dump_json(include={"params"}))  # the same before and after a file
         digest = hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
-        return f"{self.name}-{digest[:6]}"
+        return f"{name}-{digest[:6]}"
 
     @property
     def title(self) -> str:

@@ -84,13 +84,15 @@ class Clock:
 
     def report(self, *, step: int, steps: int, objective: float, inputs: Tensor) -> None:
         """Tell the listener, if there is one."""
-        listener = _LISTENER.get()
-        if listener is None:
-            return
         left = self.elapsed / max(1, step) * (steps - step)
-        listener(
-            Progress(step=step, steps=steps, objective=objective, seconds_left=left, inputs=inputs.detach())
-        )
+        tell(Progress(step=step, steps=steps, objective=objective, seconds_left=left, inputs=inputs.detach()))
+
+
+def tell(progress: Progress) -> None:
+    """Pass a step on to the listener, if there is one."""
+    listener = _LISTENER.get()
+    if listener is not None:
+        listener(progress)
 
 
 def _seconds_for(work: Callable[[], object], trials: int) -> float:
