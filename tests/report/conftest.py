@@ -10,9 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seepage.log import AttackRef, AuditLog, Cell, Cost, Example, Header, InputRecord, RunFolder, ThreatRecord
+from seepage.log import (
+    AttackRef,
+    AuditLog,
+    Cell,
+    ColumnRecord,
+    Cost,
+    Example,
+    Header,
+    InputRecord,
+    RunFolder,
+    ThreatRecord,
+)
 
 Array = np.ndarray[Any, Any]
+COLUMNS = (
+    ColumnRecord(name="sex", kind="categorical", right=2, guessed=2, examples=2),
+    ColumnRecord(name="income", kind="integer", right=1, guessed=0, examples=2),
+    ColumnRecord(name="height", kind="real", right=0, guessed=1, examples=2),
+)
+"""Of one cell with two rows."""
 BASE = AttackRef(name="prior_only")
 SHAPES = {"image": (1, 8, 8), "text": (4,), "tabular": (3,)}
 
@@ -147,3 +164,8 @@ def new_log(tmp_path: Path) -> Callable[..., LogBuilder]:
         return LogBuilder(tmp_path / f"run{len(made)}", **changes)
 
     return make
+
+
+@pytest.fixture
+def columns() -> tuple[ColumnRecord, ...]:
+    return COLUMNS

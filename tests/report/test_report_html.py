@@ -222,6 +222,36 @@ def test_rows_show_truth_and_reconstruction_of_each_column(new_log):
     assert "of its column's standard deviation" in text
 
 
+def test_columns_stand_beside_the_baseline_the_most_leaked_first(new_log, columns):
+    builder = new_log(
+        modality="tabular",
+        seeds=(0, 1),
+        input_changes={
+            "column_kinds": ("categorical", "integer", "real"),
+            "fed": "Columns are fed as they are.",
+        },
+    )
+    for seed in (0, 1):
+        scores = [{"rmse": 0.9, "exact": float(seed)}, {"rmse": 0.1, "exact": 0.0}]
+        builder.add("rows", scores, guess={"rmse": 1.0, "exact": 0.0}, seed=seed, columns=columns)
+        builder.add("prior_only", scores, guess={"rmse": 1.0, "exact": 0.0}, seed=seed, columns=columns)
+    text = Page(render_html(builder.build())).text
+    assert text.count("Which columns came out") == 1  # the baseline is not compared with itself
+    assert "1 of 4 rows came out exactly, every column included." in text
+    income, sex, height = (
+        text.index(shown)
+        for shown in (
+            "income integer 2 of 4 50 % 0 0 % +50",
+            "sex categorical 4 of 4 100 % 4 100 % 0",
+            "height real 0 of 4 0 % 2 50 % -50",
+        )
+    )
+    assert income < sex < height
+    assert "whole numbers and categories equal after rounding" in text
+    assert "within 0.1 % of its column's standard deviation, taken over all 200 rows at hand" in text
+    assert text.count("Columns are fed as they are.") == 2  # with the rule, and in the list of settings
+
+
 def test_features_are_never_drawn(new_log):
     builder = new_log()
     scores = [{"relative_error": 0.1, "cosine": 1.0, "exact": 0.0}] * 2

@@ -44,6 +44,21 @@ def test_verdict_first_then_aligned_figures_with_the_baseline(log):
     assert "trap_weights (not applicable): No linear layer." in lines
 
 
+def test_one_line_names_the_columns_that_came_out_and_the_scale_they_were_fed_on(new_log, columns):
+    builder = new_log(modality="tabular", input_changes={"fed": "Columns are fed as they are."})
+    scores = [{"rmse": 0.9, "exact": 0.0}] * 2
+    builder.add("rows", scores, guess={"rmse": 1.0, "exact": 0.0}, columns=columns)
+    log = builder.build()
+    lines = printed(log).splitlines()
+    line = "Columns that rows has right: income 1 of 2 (the baseline 0); 2 more columns in the report."
+    assert line in lines and "Columns are fed as they are." in lines
+    found = next(attack for attack in to_json(log)["attacks"] if attack["key"] == "rows")["columns"]
+    assert found[0] == {"name": "income", "kind": "integer", "right": 1, "guessed": 0, "examples": 2}
+    nothing = [column.model_copy(update={"right": 0}) for column in columns]
+    log = new_log(modality="tabular").add("rows", scores, guess=scores[0], columns=nothing).build()
+    assert "No column came out more often than the baseline guesses it." in printed(log)
+
+
 def test_narrow_terminals_still_work(log):
     assert "1 of 3" in printed(log, width=80)
 

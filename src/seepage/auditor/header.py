@@ -12,6 +12,7 @@ from seepage.auditor.promise import defense_records
 from seepage.auditor.spec import AuditSpec
 from seepage.federation import server_sees
 from seepage.log import Header, InputRecord, ThreatRecord
+from seepage.types import Modality
 
 PACKAGES = (
     "seepage",
@@ -50,14 +51,7 @@ def make_header(prepared: Prepared) -> Header:
             ),
         ),
         defenses=defense_records(spec, prepared.local),
-        input=InputRecord(
-            modality=data.spec.modality.value,
-            shape=data.spec.shape,
-            num_classes=data.spec.num_classes,
-            value_range=data.spec.value_range,
-            class_names=data.spec.class_names,
-            column_names=data.spec.column_names,
-        ),
+        input=_input_record(prepared),
         model_name=prepared.model_name,
         model_parameters=prepared.model_parameters,
         data_name=data.name,
@@ -68,6 +62,47 @@ def make_header(prepared: Prepared) -> Header:
         packages=_versions(),
         python=platform.python_version(),
         git_revision=_git_revision(),
+    )
+
+
+def _input_record(prepared: Prepared) -> InputRecord:
+    spec = prepared.dataset.spec
+    record = InputRecord(
+        modality=spec.modality.value,
+        shape=spec.shape,
+        num_classes=spec.num_classes,
+        value_range=spec.value_range,
+        class_names=spec.class_names,
+        column_names=spec.column_names,
+    )
+    if spec.modality is not Modality.TABULAR:
+        return record
+    return record.model_copy(
+        update={
+            "column_kinds": tuple(kind.value for kind in spec.kinds),
+            "column_spreads": spec.spread or (),
+            "fed": how_columns_are_fed(prepared),
+        }
+    )
+
+
+def how_columns_are_fed(prepared: Prepared) -> str:
+    """One sentence for the report: the scale of what enters the model decides how well it can be read."""
+    dataset = prepared.dataset
+    if dataset.standardise:
+        one_hot = "; columns in one-hot code stay 0 and 1" if dataset.spec.categories else ""
+        count = prepared.public_count(prepared.spec.seeds[0])
+        return (
+            "Each column has its public mean subtracted and is divided by its public spread: that of "
+            f"{count} rows which no client holds, drawn anew for each seed{one_hot}."
+        )
+    if dataset.spec.mean is not None:
+        return "Each column has the given mean subtracted and is divided by the given std."
+    spreads = [spread for spread in dataset.spec.spread or () if spread > 0]
+    apart = max(spreads) / min(spreads) if spreads else 1.0
+    return (
+        f"Columns are fed as they are, and the widest spread is {apart:.2g} times the narrowest; where "
+        "clients scale their columns, say standardise = true or give mean and std."
     )
 
 

@@ -110,6 +110,10 @@ class Prepared:
             data.batch(public).to(self.device) if len(public) else None,
         )
 
+    def public_count(self, seed: int) -> int:
+        """How many examples are public under this seed."""
+        return len(self._split(seed)[1])
+
     def _split(self, seed: int) -> tuple[list[Tensor], Tensor]:
         """Which examples each client holds, and which are public."""
         protocol = self.spec.protocol

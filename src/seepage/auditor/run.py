@@ -186,6 +186,7 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
         status="done",
         space=result.space,
         examples=scored.examples,
+        columns=scored.columns,
         batch_scores=scored.batch_scores,
         candidates=len(result),
         claims=scored.claims,

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from seepage.attacks.parts.layers import watching
 from seepage.attacks.prior_only import flat_guess
+from seepage.auditor.columns import column_records
 from seepage.auditor.traits import example_traits
 from seepage.errors import ModelError
 from seepage.federation import Played, training_mode
-from seepage.log import Example
+from seepage.log import ColumnRecord, Example
 from seepage.metrics import (
     ExactRule,
     assign,
@@ -37,6 +38,8 @@ class Scored:
     matched: Tensor
     """(n, ...) the candidate assigned to each example; a flat guess where there was none."""
     true_label_counts: Tensor
+    columns: tuple[ColumnRecord, ...] = ()
+    """Of a table: which columns came out."""
 
 
 def score(
@@ -86,6 +89,7 @@ def score(
         truth=truth,
         matched=matched.values,
         true_label_counts=counts,
+        columns=_columns(matched, prior, truth, result.space, spec, rule, public),
     )
 
 
@@ -98,6 +102,21 @@ class _Matched:
     """(n,) bool."""
     candidate: Tensor
     """(n,) index of the candidate, -1 for none."""
+
+
+def _columns(
+    matched: _Matched,
+    prior: Tensor,
+    truth: Tensor,
+    space: str,
+    spec: InputSpec,
+    rule: ExactRule,
+    public: Batch | None,
+) -> tuple[ColumnRecord, ...]:
+    if space != INPUT_SPACE or spec.modality is not Modality.TABULAR:
+        return ()
+    rebuilt = matched.values.masked_fill(~matched.recovered.unsqueeze(1), torch.nan)
+    return column_records(rebuilt, prior, truth, spec=spec, rule=rule, public=public)
 
 
 def _raw_candidates(result: Reconstruction, spec: InputSpec) -> Tensor:

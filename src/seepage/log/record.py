@@ -94,6 +94,12 @@ class InputRecord(Record):
     value_range: tuple[float, float] | None = None
     class_names: tuple[str, ...] = ()
     column_names: tuple[str, ...] = ()
+    column_kinds: tuple[Literal["real", "integer", "categorical"], ...] = ()
+    """Of a table; empty in logs that judge every column alike."""
+    column_spreads: tuple[float, ...] = ()
+    """Of a table: each column's standard deviation over all data at hand, the unit of its errors."""
+    fed: str = ""
+    """Of a table, one sentence: how a model is fed its columns."""
 
 
 class ThreatRecord(Record):
@@ -205,7 +211,8 @@ class Header(Record):
     data_source: str
     data_examples: int
     exact_tolerance: float
-    """Largest absolute error of an 'exact' reconstruction, as a fraction of the value range."""
+    """Largest absolute error of an 'exact' reconstruction, as a fraction of the value range (of a table: of
+    each column's spread; whole numbers and categories are equal)."""
     device: str
     packages: dict[str, str]
     python: str
@@ -240,6 +247,23 @@ class Example(Record):
     reconstruction_text: str | None = None
 
 
+class ColumnRecord(Record):
+    """How much of one column of a table came out. The one-hot columns of a category are one."""
+
+    name: str
+    kind: Literal["real", "integer", "categorical"]
+    right: int
+    """Values that are right: equal after rounding, or (real) within the tolerance of the column's spread."""
+    guessed: int
+    """Values that the best guess without any update has right."""
+    examples: int
+
+    @property
+    def excess(self) -> float:
+        """Share of the values that came out beyond the guess."""
+        return (self.right - self.guessed) / max(1, self.examples)
+
+
 class Cost(Record):
     """What the attack took. The client's own training is not counted."""
 
@@ -260,6 +284,8 @@ class Cell(Record):
     space: str = "input"
     """`input`, or the layer whose input features were rebuilt."""
     examples: tuple[Example, ...] = ()
+    columns: tuple[ColumnRecord, ...] = ()
+    """Of a table, in the input space: which columns came out."""
     batch_scores: dict[str, float] = Field(default_factory=dict)
     """Scores of the batch as a whole: extraction_recall, label_accuracy, ..."""
     candidates: int = 0

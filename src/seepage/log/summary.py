@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from seepage.log.intervals import Interval, bootstrap
-from seepage.log.record import AttackRef, Cell, Record
+from seepage.log.record import AttackRef, Cell, ColumnRecord, Record
 from seepage.log.store import AuditLog
 
 
@@ -29,6 +29,8 @@ class AttackSummary(Record):
     """By metric, over examples (psnr, ssim, exact, ...) or batches (extraction_recall, ...)."""
     baseline: dict[str, Interval]
     """The per-example metrics again, for the best guess without any update on the same examples."""
+    columns: tuple[ColumnRecord, ...] = ()
+    """Of a table: its columns, those first that came out most often beyond the guess."""
     seconds: float = 0.0
     rounds: int = 0
     crafted: bool | None = None
@@ -80,6 +82,7 @@ def summarise_attack(log: AuditLog, attack: AttackRef) -> AttackSummary:
         scores=_intervals([e.scores for e in c.examples] for c in done)
         | _intervals([c.batch_scores] for c in done),
         baseline=_intervals([e.baseline for e in c.examples] for c in done),
+        columns=_columns(done),
         seconds=sum(c.seconds for c in costs) / max(1, len(costs)),
         rounds=max((c.rounds for c in costs), default=0),
         crafted=done[0].crafted if done else None,
@@ -87,6 +90,19 @@ def summarise_attack(log: AuditLog, attack: AttackRef) -> AttackSummary:
         knowledge=done[0].knowledge if done else (),
         notes=tuple(dict.fromkeys(note for c in done for note in c.notes)),
     )
+
+
+def _columns(cells: Sequence[Cell]) -> tuple[ColumnRecord, ...]:
+    """The same column of every cell taken together."""
+    together = [
+        column[0].model_copy(
+            update={
+                field: sum(getattr(c, field) for c in column) for field in ("right", "guessed", "examples")
+            }
+        )
+        for column in zip(*(cell.columns for cell in cells if cell.columns), strict=True)
+    ]
+    return tuple(sorted(together, key=lambda column: -column.excess))
 
 
 def summarise(log: AuditLog) -> list[AttackSummary]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import difflib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from seepage.errors import LogError
-from seepage.log import AuditLog, Cell, Example
+from seepage.log import AuditLog, Cell, Example, InputRecord
 from seepage.log.pictures import Array, to_png, value_limits
 from seepage.report.measures import MAIN, SECOND, main_measure, measure
-from seepage.report.words import NOUNS, class_name, plural, short_number
+from seepage.report.words import NOUNS, class_name, number, plural, short_number
 
 SMALL_SIDE, LONGEST = 96, 160
 """Pictures up to SMALL_SIDE are enlarged with hard pixels; larger than LONGEST are shrunk for the page."""
@@ -103,7 +104,7 @@ def _item(log: AuditLog, cell: Cell, example: Example, truth: Array | None, rebu
         )
     original, copy = truth[example.index], rebuilt[example.index]
     if header.input.modality == "tabular":
-        return _with_columns(shared, header.input.column_names, original, copy)
+        return _with_columns(shared, header.input, original, copy)
     limits = value_limits(truth, header.input.value_range)  # of all originals, so that pairs share one scale
     return replace(
         shared,
@@ -138,17 +139,29 @@ def same_words(truth: str, rebuilt: str) -> tuple[Words, Words]:
     return tuple(zip(left, in_left, strict=True)), tuple(zip(right, in_right, strict=True))
 
 
-def _with_columns(item: Item, names: Sequence[str], truth: Array, rebuilt: Array) -> Item:
+def _with_columns(item: Item, table: InputRecord, truth: Array, rebuilt: Array) -> Item:
     flat, copy = truth.reshape(-1), rebuilt.reshape(-1)
+    names, kinds = table.column_names, table.column_kinds
     columns = tuple(
         (
             names[i] if i < len(names) else f"column {i}",
-            short_number(float(flat[i])),
-            short_number(float(copy[i])),
+            _cell(float(flat[i]), kinds[i] if i < len(kinds) else "real"),
+            _cell(float(copy[i]), kinds[i] if i < len(kinds) else "real"),
         )
         for i in range(min(len(flat), COLUMNS))
     )
     return replace(item, columns=columns, more_columns=len(flat) - len(columns))
+
+
+def _cell(value: float, kind: str) -> str:
+    """A count is shown whole where it is within a hundredth of one, whatever its size.
+
+    >>> _cell(1234567.002, "integer"), _cell(0.47, "categorical"), _cell(-0.001, "integer")
+    ('1234567', '0.47', '0')
+    """
+    if kind == "real" or not math.isfinite(value):
+        return short_number(value)
+    return number(value, 2).rstrip("0").rstrip(".")
 
 
 def data_uri(png: bytes) -> str:

@@ -12,6 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from seepage.log import BASELINE, AttackSummary, AuditLog, Cell, summarise, write_atomically
+from seepage.report.columns import Columns, build_columns
 from seepage.report.gallery import Gallery, build_galleries
 from seepage.report.impact import Impact, build_impact
 from seepage.report.measures import main_measure, measure
@@ -33,6 +34,7 @@ class Section:
     figures: tuple[tuple[str, Figure, Figure], ...]
     """Per-example metrics: title, the attack's figure, the guess's."""
     batch_figures: tuple[tuple[str, Figure], ...]
+    columns: Columns | None
     cost: str
     galleries: tuple[Gallery, ...]
     seeds_left: int
@@ -106,6 +108,7 @@ def build_section(log: AuditLog, summary: AttackSummary) -> Section:
             for key, interval in summary.scores.items()
             if key not in per_example
         ),
+        columns=build_columns(summary),
         cost=_cost(summary),
         galleries=galleries,
         seeds_left=seeds_left,
@@ -168,11 +171,23 @@ def tolerance_in_words(log: AuditLog, spaces: Iterable[str] = ()) -> list[str]:
             f"that is {short_number(tolerance * 255)} of 255 grey levels."
         )
     else:
-        unit = "its column's standard deviation" if header.input.value_range is None else "the value range"
-        said.append(f"A row counts as exact when no value in it is off by more than {limit} of {unit}.")
+        said += _rows_in_words(log, limit)
     if any(space != "input" for space in spaces):
         said.append(f"Features count as exact when none is off by more than {limit} of their own range.")
     return said
+
+
+def _rows_in_words(log: AuditLog, limit: str) -> list[str]:
+    record = log.header.input
+    if not record.column_kinds:  # a log that judges every column alike
+        unit = "its column's standard deviation" if record.value_range is None else "the value range"
+        return [f"A row counts as exact when no value in it is off by more than {limit} of {unit}."]
+    said = [
+        "A row counts as exact when each of its values is right: whole numbers and categories equal after "
+        f"rounding, every other value within {limit} of its column's standard deviation, taken over all "
+        f"{log.header.data_examples:,} rows at hand."
+    ]
+    return [*said, record.fed] if record.fed else said
 
 
 def _interval_note(summaries: Sequence[AttackSummary]) -> str:

@@ -9,6 +9,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from seepage.log import AuditLog, summarise
+from seepage.report.columns import columns_line
 from seepage.report.table import Row, Table, build_table
 from seepage.report.verdict import BADGES, verdict
 from seepage.report.words import printable, sentence
@@ -48,6 +49,9 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     console.print(badge + Text(printable(ruling.headline), style="bold"), width=width)
     for detail in ruling.details:
         console.print(Text(printable(detail)), width=width)
+    for said in (columns_line(summaries), log.header.input.fed):
+        if said:
+            console.print(Text(printable(said)), width=width)
     for one in log.header.defenses:
         promise = f": {one.promise}" if one.promise else ""
         console.print(Text(printable(f"Defense: {one.title}, {one.guarantee}{promise}.")), width=width)
