@@ -77,8 +77,12 @@ def check_pair(recon: Tensor, truth: Tensor) -> None:
         )
 
 
-def by_examples(score: Callable[[Tensor, Tensor], Tensor], recon: Tensor, truth: Tensor) -> Tensor:
+def by_examples(
+    score: Callable[[Tensor, Tensor], Tensor], recon: Tensor, truth: Tensor, *, copies: int = 1
+) -> Tensor:
     """Apply a per-example score to checked pairs, a bounded number of examples at a time -> (n,).
+
+    copies: how many tensors of an example's size the score holds at a time, for that bound.
 
     >>> by_examples(lambda r, t: (r - t).flatten(1).sum(1), torch.ones(3, 2), torch.zeros(3, 2))
     tensor([2., 2., 2.], dtype=torch.float64)
@@ -86,6 +90,6 @@ def by_examples(score: Callable[[Tensor, Tensor], Tensor], recon: Tensor, truth:
     check_pair(recon, truth)
     if len(truth) == 0:
         return wide(truth.new_zeros(0))
-    rows = max(1, BLOCK // truth[0].numel())
+    rows = max(1, BLOCK // (copies * truth[0].numel()))
     parts = zip(recon.detach().split(rows), truth.detach().split(rows), strict=True)
     return torch.cat([wide(score(wide(r), wide(t))) for r, t in parts])
