@@ -91,7 +91,7 @@ def ssim(recon: Tensor, truth: Tensor, *, data_range: float) -> Tensor:
         both = r_mean * t_mean
         squares = r_mean.square() + t_mean.square()
         spread = (r_square - r_mean.square()).clamp_min(0) + (t_square - t_mean.square()).clamp_min(0)
-        similarity = (2 * both + c1) * (2 * (product - both) + c2) / ((squares + c1) * (spread + c2))
+        similarity: Tensor = (2 * both + c1) * (2 * (product - both) + c2) / ((squares + c1) * (spread + c2))
         return similarity.mean(1)  # eq. (13), (17)
 
     return by_examples(score, recon, truth, copies=_SSIM_COPIES)
