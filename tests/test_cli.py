@@ -216,6 +216,19 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert not (user / "run" / "log.json").exists()  # nothing was started
 
 
+def test_a_folder_beside_the_audit_that_is_called_like_a_dataset_is_asked_about(
+    user: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (user / "photos").mkdir()
+    (user / "audit.toml").write_text('model = "mlp"\ndata = "photos"\n')
+    elsewhere = user / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert run("audit", "../audit.toml") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "'seepage:photos' for the dataset, or '../photos' for the folder" in told
+
+
 def test_bad_files(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (user / "broken.toml").write_text("model = [")
     (user / "binary.toml").write_bytes(b"\xff\xfe\x00")

@@ -51,8 +51,11 @@ def audit(
     from seepage.auditor import parse_spec, read_spec, rule, run_audit, with_budget
     from seepage.report import to_json, write_html
     from seepage.starter import DEMO
+    from seepage.workloads.data import check_name
 
     wanted = parse_spec(DEMO) if spec is None else read_spec(spec)
+    if spec is not None:
+        check_name(wanted.data.name, spec.parent)
     if device is not None:
         wanted = wanted.model_copy(update={"device": device})
     if budget is not None:
@@ -148,8 +151,10 @@ def tradeoff(
     The same command resumes an interrupted study, cell by cell.
     """
     from seepage.tradeoff import print_tradeoff, read_tradeoff, run_tradeoff, write_tradeoff_html
+    from seepage.workloads.data import check_name
 
     wanted = read_tradeoff(spec)
+    check_name(wanted.data.name, spec.parent)
     with _progress() as (on_cell, _):
         result = run_tradeoff(wanted, out=_folder(out), jobs=jobs, on_cell=on_cell)
     page = write_tradeoff_html(result)

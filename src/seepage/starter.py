@@ -18,7 +18,7 @@ TEMPLATE = """\
 # seepage audit: what does this deployment give away?  Run: seepage audit {name}
 title   = "My deployment"
 model   = "my_package.models:build"      # or a name, or {{name="...", weights="w.safetensors"}}
-data    = "my_package.data:load"         # returns (x, y); or an .npz, a .csv, a folder of images, a name
+data    = "my_package.data:load"         # (x, y); or {{name="t.csv", label="y"}}, an .npz, "./pics", a name
 attacks = ["analytic_extraction", "exact_extraction"]   # seepage list shows all
 threat  = "honest_but_curious"           # or {{base="malicious_server", grant=["labels"]}}
 seeds   = [0, 1, 2]                      # one batch each: intervals need several

@@ -63,7 +63,7 @@ class Prepared:
         wanted = self.spec.model
         return build_model(
             self.model_source,
-            self.dataset.spec,
+            self.data(seed).spec,
             weights=wanted.weights,
             initialiser=wanted.initialiser,
             seed=seed,

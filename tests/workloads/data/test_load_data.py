@@ -263,3 +263,25 @@ def test_readonly_and_reversed_arrays_are_copied_without_complaint() -> None:
     rows = np.arange(6.0).reshape(2, 3)[:, ::-1]
     rows.flags.writeable = False
     assert load_data((rows, [0, 1])).inputs.tolist() == rows.tolist()
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_name_that_is_also_a_path_is_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir() if kind == "folder" else (tmp_path / "photos").write_text("")
+    message = (
+        rf"name of a built-in dataset and of a {kind} .*'seepage:photos' .*, or '\./photos' for the {kind}"
+    )
+    with pytest.raises(SpecError, match=message):
+        load_data("photos")
+    assert load_data("seepage:photos").name == "photos"
+    if kind == "folder":
+        for name in ("a", "b"):
+            (tmp_path / "photos" / name).mkdir()
+            Image.new("L", (8, 8)).save(tmp_path / "photos" / name / "1.png")
+        assert len(load_data("./photos")) == len(load_data(Path("photos"))) == 2
+    assert load_data("digits").name == "digits"  # no such path here
+    with pytest.raises(SpecError, match="did you mean 'photos'"):
+        load_data("seepage:photo")

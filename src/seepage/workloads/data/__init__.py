@@ -16,10 +16,10 @@ from seepage.workloads.data.columns import Columns, standardised, with_columns
 from seepage.workloads.data.dataset import Dataset, DatasetEntry, validate
 from seepage.workloads.data.embedded import breast_cancer, digits, faces, photos
 from seepage.workloads.data.files import file_loader
-from seepage.workloads.data.named import cifar10, cifar100, imagenet_photos, imdb, mnist
+from seepage.workloads.data.named import FOLDER_VARIABLE, cifar10, cifar100, imagenet_photos, imdb, mnist
 from seepage.workloads.data.objects import REFERENCE, check_options, from_function, from_object
 
-__all__ = ["DATASETS", "Dataset", "DatasetEntry", "load_data", "standardised", "validate"]
+__all__ = ["DATASETS", "Dataset", "DatasetEntry", "check_name", "load_data", "standardised", "validate"]
 
 _FOLDER_OR_HUB = "SEEPAGE_DATA or the hub extra"
 
@@ -41,6 +41,8 @@ DATASETS: dict[str, DatasetEntry] = {
     ),
 }
 
+BUILT_IN = "seepage:"
+"""Before a name: the dataset of the catalogue, whatever lies in the current folder."""
 Numbers = float | Sequence[float]
 
 
@@ -60,8 +62,9 @@ def load_data(
 ) -> Dataset:
     """A validated dataset from a name, a path, "package.module:function", or an object.
 
-    The named keywords say what cannot be read off the data (or correct what was guessed); `options` go to
-    the loader. `mean` and `std`, one number or one per channel or column, have the model fed normalised
+    A name that is also a file or folder here is refused: "seepage:photos" means the dataset, "./photos" the
+    folder. The named keywords say what cannot be read off the data (or correct what was guessed); `options`
+    go to the loader. `mean` and `std`, one number or one per channel or column, have the model fed normalised
     values.
 
     Of tables: `categories` are groups of columns that are one category in one-hot code. `integer` and `real`
@@ -90,12 +93,49 @@ def _load(reference: Any, modality: Modality | None, options: dict[str, Any]) ->
         check_options(from_object, options, "data passed in from Python")
         return _agreeing(from_object(reference, modality=modality, **options), modality)
     text = os.fspath(reference)
-    if text in DATASETS:
-        check_options(DATASETS[text].load, options, text)
-        return _agreeing(DATASETS[text].load(**options), modality)
+    if isinstance(reference, str) and (text in DATASETS or text.startswith(BUILT_IN)):
+        name = text.removeprefix(BUILT_IN)
+        check_name(text)
+        check_options(DATASETS[name].load, options, name)
+        return _agreeing(DATASETS[name].load(**options), modality)
     if REFERENCE.fullmatch(text):
         return _agreeing(from_function(text, modality=modality, **options), modality)
     return _load_path(text, modality, options)
+
+
+def check_name(text: str, folder: Path | None = None) -> None:
+    """Refuse a name that is not in the catalogue, or that is also what a file or folder here is called.
+
+    `folder`: where to look, in place of the current one.
+
+    >>> check_name("seepage:digit")
+    Traceback (most recent call last):
+    ...
+    seepage.errors.SpecError: unknown dataset 'digit': did you mean 'digits'? Valid: breast_cancer, cifar10, \
+cifar100, digits, faces, imagenet_photos, imdb, mnist, photos.
+    """
+    if text.startswith(BUILT_IN):
+        name = text.removeprefix(BUILT_IN)
+        if name not in DATASETS:
+            raise SpecError(unknown("dataset", name, DATASETS))
+        return
+    path = Path(text) if folder is None else folder / text
+    if text in DATASETS and path.exists() and not _is_its_own(text, path):
+        kind = "folder" if path.is_dir() else "file"
+        shown = os.path.relpath(path)
+        here = shown if os.sep in shown else f".{os.sep}{shown}"
+        raise SpecError(
+            f"data = '{text}' is the name of a built-in dataset and of a {kind} beside this audit: write "
+            f"'{BUILT_IN}{text}' for the dataset, or '{here}' for the {kind}."
+        )
+
+
+def _is_its_own(name: str, path: Path) -> bool:
+    """The folder in SEEPAGE_DATA that this dataset is read from anyway."""
+    data = os.environ.get(FOLDER_VARIABLE)
+    if not data or DATASETS[name].needs == "nothing":
+        return False
+    return path.resolve().parent == Path(data).resolve()
 
 
 def _load_path(text: str, modality: Modality | None, options: dict[str, Any]) -> Dataset:
