@@ -190,13 +190,16 @@ def guard(
 ) -> None:
     """Client side: is this received model a trap?
 
-    Exit code 0: clean. 1: suspicious or trap. 2: could not be checked.
+    Exit code 0: clean. 1: suspicious or trap. 2: could not be checked, in whole or in part: a file that
+    cannot be read, or layers that are stored flat, transposed, packed or under another name.
     """
     from seepage.guardian import guard_file
     from seepage.types import Verdict
 
     found = guard_file(weights, previous=previous, builder=model, sample=sample)
     print(json.dumps(found.to_dict(), indent=2) if as_json else found.text())
+    if found.verdict is Verdict.NOT_CHECKED:
+        raise typer.Exit(Code.COULD_NOT_RUN)
     if found.verdict is not Verdict.CLEAN:
         raise typer.Exit(Code.ABOVE)
 

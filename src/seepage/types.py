@@ -294,11 +294,13 @@ class Reconstruction:
 
 
 class Verdict(StrEnum):
-    """A detector's answer about a received model."""
+    """What is said about a received model; a single detector is silent (clean) or alarmed."""
 
     CLEAN = "clean"
     SUSPICIOUS = "suspicious"
     TRAP = "trap"
+    NOT_CHECKED = "not_checked"
+    """The guard's alone: no alarm, but there are layers that it could not look at."""
 
 
 @dataclass(frozen=True, kw_only=True)

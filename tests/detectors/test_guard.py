@@ -75,15 +75,25 @@ def test_honest_models_are_clean(seed: int) -> None:
 
 def test_what_could_not_be_checked_is_listed() -> None:
     report = guard(nn.BatchNorm2d(4))
-    assert report.verdict is Verdict.CLEAN
+    assert report.verdict is Verdict.NOT_CHECKED
     assert set(report.unchecked) == set(DETECTORS)
-    assert "nothing could be checked" in report.text()
+    assert "Verdict: not checked" in report.text() and "no statement about the model" in report.text()
+
+
+def test_a_model_that_cannot_be_checked_is_refused() -> None:
+    batch = Batch(torch.rand(4, 1, 8, 8), torch.arange(4))
+    for strict in (False, True):
+        with pytest.raises(NotApplicable, match="could not be checked"):
+            refuse_traps(strict=strict)(Broadcast(nn.BatchNorm2d(4), 2), batch, client(LocalTraining()))
 
 
 def test_public_examples_are_used() -> None:
     sample = torch.rand(40, 1, 8, 8)
     with_noise, with_sample = guard(net(), spec=SPEC), guard(net(), spec=SPEC, sample=sample)
-    assert with_noise.findings["lone_neurons"].score != with_sample.findings["lone_neurons"].score
+    for name in ("gradient_share", "lone_neurons"):
+        assert name in with_sample.findings
+    # a continuous score: shares of 96 neurons may agree by chance
+    assert with_noise.findings["gradient_share"].score != with_sample.findings["gradient_share"].score
 
 
 def test_files_of_all_formats_give_the_same_findings(tmp_path: Path) -> None:

@@ -1,15 +1,19 @@
-"""`guard`: every detector that can be run, one verdict, and what the verdict does not mean."""
+"""`guard`: every detector that can be run, one verdict, and what the verdict does not mean.
+
+No alarm is called clean only where every layer could be looked at; otherwise the model was not checked.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
 from seepage.detectors import BEHAVIOUR_DETECTORS, DETECTORS, WEIGHT_DETECTORS, calibration
+from seepage.detectors.coverage import Coverage, coverage
 from seepage.errors import NotApplicable
 from seepage.types import Batch, Broadcast, Finding, InputSpec, Verdict
 
@@ -40,11 +44,14 @@ class GuardReport:
     unchecked: Mapping[str, str]
     """Detectors that could not be run, with the reason."""
     seconds: float
+    layers: Coverage = field(default_factory=Coverage)
+    """Which layers were looked at, and which were not."""
     caveat: str = CAVEAT
 
     def text(self) -> str:
         """For people."""
-        lines = [f"Verdict: {self.verdict.value}" + (f" (layer '{self.layer}')" if self.layer else "")]
+        words = self.verdict.value.replace("_", " ")
+        lines = [f"Verdict: {words}" + (f" (layer '{self.layer}')" if self.layer else "")]
         lines.append(f"Evidence: {self.evidence}.")
         if self.detector is not None:
             lines.append(
@@ -52,6 +59,10 @@ class GuardReport:
                 f"{self.false_alarm_rate:.1%} of cases (measured on {self._honest()})."
             )
         lines += [f"Also: {f.evidence} ({n}: {f.verdict.value})." for n, f in self._others()]
+        lines.append(f"Layers looked at: {_few(self.layers.read) or 'none'}.")
+        lines += [f"Layer not checked: '{n}' {why}." for n, why in self.layers.unread.items()]
+        if self.layers.left_out:
+            lines.append(f"No check is about: {_few([f'{n} {w}' for n, w in self.layers.left_out.items()])}.")
         lines += [f"Not checked: {name}: {reason}" for name, reason in self.unchecked.items()]
         return "\n".join([*lines, self.caveat])
 
@@ -70,6 +81,8 @@ class GuardReport:
                 for n, f in self.findings.items()
             },
             "not_checked": dict(self.unchecked),
+            "layers_checked": list(self.layers.read),
+            "layers_not_checked": {**self.layers.unread, **self.layers.left_out},
             "caveat": self.caveat,
         }
 
@@ -127,21 +140,25 @@ def guard(
             findings[name] = build(**given[name])(Broadcast(model))
         except NotApplicable as reason:
             unchecked[name] = str(reason)
-    return _combine(findings, unchecked, time.perf_counter() - started)
+    seen = coverage(model)
+    return _combine(findings, unchecked, seen, time.perf_counter() - started)
 
 
-def _combine(findings: dict[str, Finding], unchecked: dict[str, str], seconds: float) -> GuardReport:
+def _combine(
+    findings: dict[str, Finding], unchecked: dict[str, str], seen: Coverage, seconds: float
+) -> GuardReport:
     alarms = {n: f for n, f in findings.items() if f.verdict is not Verdict.CLEAN}
     # The detectors are listed from the most telling sign to the least: the first worst one decides.
     name = max(alarms, key=lambda n: _ORDER.index(alarms[n].verdict), default=None)
     if name is not None:
         decided = alarms[name]
         verdict, layer, evidence, score = decided.verdict, decided.layer, decided.evidence, decided.score
-    else:
+    elif seen.enough:
         verdict, layer, score = Verdict.CLEAN, None, None
         evidence = f"none of {len(findings)} checks found a known sign"
-        if not findings:
-            evidence = "nothing could be checked, so this is no statement about the model"
+    else:
+        verdict, layer, score = Verdict.NOT_CHECKED, None, None
+        evidence = f"{seen.gap}, so this is no statement about the model"
     return GuardReport(
         verdict=verdict,
         layer=layer,
@@ -152,7 +169,13 @@ def _combine(findings: dict[str, Finding], unchecked: dict[str, str], seconds: f
         findings=findings,
         unchecked=unchecked,
         seconds=seconds,
+        layers=seen,
     )
+
+
+def _few(names: Sequence[str], limit: int = 6) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 def _false_alarm_rate(findings: Mapping[str, Finding]) -> float:

@@ -18,6 +18,8 @@ from seepage.types import Batch, Broadcast, Defense, InputSpec, LocalStep, Updat
 def refuse_traps(*, spec: InputSpec | None = None, strict: bool = False) -> Defense:
     """Client: train only on models that the guard does not call a trap. Heuristic: honest models leak too.
 
+    A model that could not be checked is refused as well: a client that cannot look has no reason to trust.
+
     The models of the last rounds are kept, to compare the next one with. The private batch is not touched
     before the verdict on weights, behaviour and steps; after it the losses on the batch are compared, for
     which the models are only evaluated.
@@ -33,6 +35,11 @@ def refuse_traps(*, spec: InputSpec | None = None, strict: bool = False) -> Defe
         # By round: several clients of one audit share this defense, and an audit may start anew at round 0.
         history = [kept[r] for r in sorted(kept) if r < number]
         report, new = looked_at.report(broadcast.model, history)
+        if report.verdict is Verdict.NOT_CHECKED:
+            raise NotApplicable(
+                f"refused to train in round {number}: the received model could not be checked "
+                f"({report.evidence}); store its layers as torch does, or train without refuse_traps."
+            )
         if report.verdict not in accepted:
             raise NotApplicable(_refusal(number, report.evidence))
         try:
