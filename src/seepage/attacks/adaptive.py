@@ -23,16 +23,14 @@ from seepage.attacks.parts.adaptive.copies import with_copies_counted, without_c
 from seepage.attacks.parts.adaptive.spoiled import next_best
 from seepage.attacks.parts.layers import trace_linear_layers
 from seepage.errors import SpecError
-from seepage.registry import unknown
+from seepage.registry import construct, unknown
 from seepage.types import Crafted, Exchange, Knowledge, Reconstruction
 
 Known = tuple[Answer, Mapping[str, Any]]
 """An answer with the defense's settings."""
 Build = Callable[[str | None], Attack]
 
-READ_ONE_LAYER = frozenset(
-    {"analytic_extraction", "exact_extraction", "trap_weights", "quantile_traps", "imprint"}
-)
+READ_ONE_LAYER = frozenset({"analytic_extraction", "exact_extraction", "trap_weights", "quantile_traps"})
 """Attacks whose setting `layer` names the dense layer that is read."""
 
 
@@ -135,7 +133,7 @@ def adaptive(
             chosen.setdefault("layer", layer)
         if layer is not None and fishes and chosen.get("inner", "analytic_extraction") in READ_ONE_LAYER:
             chosen["inner_options"] = {"layer": layer, **(chosen.get("inner_options") or {})}
-        built: Attack = factory(**chosen)
+        built: Attack = construct(factory, chosen, f"attack '{attack}'")
         return built
 
     return Adaptive(build, [_answer(defense) for defense in knows])

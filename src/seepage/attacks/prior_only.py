@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.base import Attack
+from seepage.errors import SpecError
 from seepage.types import Exchange, InputSpec, Knowledge, Modality, Reconstruction
 
 
@@ -75,4 +76,6 @@ def flat_guess(spec: InputSpec) -> Tensor:
 
 def prior_only(*, samples: int = 256) -> PriorOnly:
     """Baseline: the best guess without any update (mean of public examples, nearest public example)."""
+    if samples < 0:
+        raise SpecError(f"samples must be 0 or more, not {samples}.")
     return PriorOnly(samples=samples)

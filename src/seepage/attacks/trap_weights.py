@@ -179,6 +179,8 @@ def trap_weights(
         )
     if sigma is not None and sigma <= 0:
         raise SpecError(f"sigma must be positive, not {sigma}.")
+    if batch_size is not None and batch_size < 1:
+        raise SpecError(f"batch_size must be at least 1, not {batch_size}.")
     if not 1 <= tuning_rounds <= _MOST_TUNING_ROUNDS:
         raise SpecError(f"tuning_rounds must lie between 1 and {_MOST_TUNING_ROUNDS}, not {tuning_rounds}.")
     lookup(READERS, read, "reader")

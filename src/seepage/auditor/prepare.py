@@ -275,9 +275,9 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        torch.zeros(1, device=device).item()  # a device without values, such as meta, cannot say it
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise SpecError(f"device '{name}' cannot be used ({reason}): use cpu, cuda or auto.") from None
     return device
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +13,7 @@ from seepage.attacks.base import Attack, pool
 from seepage.attacks.parts.fishing.head import Head
 from seepage.errors import SpecError
 from seepage.federation import trainable
-from seepage.registry import lookup, unknown
+from seepage.registry import construct, lookup
 from seepage.types import (
     Broadcast,
     Exchange,
@@ -85,11 +84,7 @@ def inner_attack(name: str, options: Mapping[str, Any] | None) -> Attack:
     from seepage.attacks import ATTACKS  # here: the registry holds the fishing attacks themselves
 
     factory = lookup(ATTACKS, name, "inner attack")
-    valid = inspect.signature(factory).parameters
-    for option in options or {}:
-        if option not in valid:
-            raise SpecError(unknown(f"setting of the inner attack '{name}'", option, valid))
-    attack = factory(**(options or {}))
+    attack: Attack = construct(factory, options or {}, f"the inner attack '{name}'")
     if attack.active:
         raise SpecError(
             f"the inner attack '{name}' crafts weights itself, but a fished gradient is already there: "

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
-from seepage.registry import unknown
+from seepage.registry import construct, unknown
 from seepage.types import LocalTraining
 
 T = TypeVar("T")
@@ -45,11 +44,14 @@ def assumed_training(assume: Mapping[str, Any] | None) -> LocalTraining | None:
     """
     if assume is None:
         return None
-    valid = [f.name for f in fields(LocalTraining)]
-    for name in assume:
-        if name not in valid:
-            raise ValueError(unknown("setting in assume", name, valid))
-    return LocalTraining(**assume)
+    training: LocalTraining = construct(LocalTraining, assume, "assume")
+    for name in ("batch_size", "epochs", "steps"):
+        count = getattr(training, name)
+        if count is not None and count < 1:
+            raise ValueError(f"{name} in assume must be at least 1, not {count}.")
+    if not (training.lr > 0 and 0 <= training.momentum < 1 and training.weight_decay >= 0):
+        raise ValueError("assume needs lr above 0, momentum from 0 to below 1 and weight_decay of 0 or more.")
+    return training
 
 
 def choose(registry: Mapping[str, T], name: str, kind: str) -> T:
