@@ -118,8 +118,9 @@ def test_an_attack_that_does_not_fit_beside_one_that_does(folder: Path) -> None:
 
 
 class _Broken(Attack):
-    """An attack with a fault of its own."""
+    """An attack of the package with a fault (those from outside run in a process of their own)."""
 
+    __module__ = "seepage.attacks.broken"
     error: BaseException = KeyError("weight")
 
     def reconstruct(self, exchanges: Any, known: Any) -> Any:
