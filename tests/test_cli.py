@@ -60,6 +60,7 @@ def spec(folder: Path, extra: str = "", **changes: str) -> str:
     lines = {
         "model": '"mine_models:build"',
         "data": '"mine_data:load"',
+        "attacks": '["analytic_extraction"]',
         "seeds": "[0]",
         "protocol": "{batch_size = 2}",
         **changes,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seepage.auditor import parse_spec, run_audit
-from seepage.auditor.run import OnCell
+from seepage.auditor.run import OnCell, OnPlan
 from seepage.auditor.spec import ProtocolSpec
 from seepage.errors import SpecError
 from seepage.log import AuditLog, summarise
 from seepage.registry import unknown
-from seepage.report import print_summary, to_json, write_html
+from seepage.report import plan_text, print_summary, to_json, write_html
 
 
 class AuditResult(AuditLog):
@@ -48,9 +49,11 @@ def audit(
     *,
     model: Any,
     data: Any,
-    attacks: Sequence[str | Mapping[str, Any]] = ("analytic_extraction",),
+    attacks: str | Sequence[str | Mapping[str, Any]] = "auto",
+    budget: str | float | None = None,
     data_options: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
+    on_plan: OnPlan | None = None,
     on_cell: OnCell | None = None,
     **settings: Any,
 ) -> AuditResult:
@@ -58,6 +61,11 @@ def audit(
 
     model: an nn.Module, a function that builds one, a registry name or "package.module:function".
     data: (x, y), a torch dataset, a registry name, a path or "package.module:function".
+    attacks: "auto" for all that fit the model, the data and the threat model; or names, or tables with their
+    settings.
+    budget: time for the whole audit, in seconds or as "5m"; auto takes up to 3 minutes unless told otherwise.
+    on_plan: called before the attacks start, with the log's header; by default what will run, and for how
+    long, is printed on stderr.
     data_options: mean, std, value_range, num_classes, modality, or what the dataset's loader takes.
     settings: any key of an audit file, or of its [protocol] table: batch_size, clients, aggregation,
     algorithm, lr, threat, seeds, defenses, device, ...
@@ -66,7 +74,8 @@ def audit(
     >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 50), torch.nn.ReLU(),
     ...                           torch.nn.Linear(50, 10))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     log = audit(model=net, data="digits", batch_size=1, seeds=[0], out=folder)
+    ...     log = audit(model=net, data="digits", attacks=["analytic_extraction"], batch_size=1, seeds=[0],
+    ...                 out=folder, on_plan=lambda header: None)
     ...     log.scores("analytic_extraction")["exact"]
     1.0
     """
@@ -80,7 +89,8 @@ def audit(
         {
             "model": named_model,
             "data": named_data,
-            "attacks": list(attacks),
+            "attacks": attacks if isinstance(attacks, str) else list(attacks),
+            "budget": budget,
             "protocol": protocol,
             **settings,
         },
@@ -91,6 +101,7 @@ def audit(
         model=None if isinstance(model, str | Mapping) else model,
         data=None if isinstance(data, str) else data,
         out=out,
+        on_plan=on_plan or (lambda header: print(plan_text(header), file=sys.stderr)),
         on_cell=on_cell,
     )
     return AuditResult(log.folder, log.header, log.cells)

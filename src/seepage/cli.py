@@ -38,7 +38,11 @@ def audit(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or auto; replaces the spec's.")] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Time for each attack that searches, e.g. 60s or 5m: picks its steps.")
+        str | None,
+        typer.Option(
+            help="Time for the whole audit, e.g. 60s or 5m (default with attacks = auto: 3m). auto "
+            "leaves out what does not fit; attacks that are named all run, and searches share what is left."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -48,8 +52,8 @@ def audit(
     reached. 2: could not run. 3: ran, but what fail_on asks for (without it: anything) was not measured.
     The same command resumes an interrupted run; attacks that failed are tried again.
     """
-    from seepage.auditor import parse_spec, read_spec, rule, run_audit, with_budget
-    from seepage.report import to_json, write_html
+    from seepage.auditor import parse_spec, read_spec, rule, run_audit, seconds
+    from seepage.report import plan_text, to_json, write_html
     from seepage.starter import DEMO
     from seepage.workloads.data import check_name
 
@@ -59,9 +63,18 @@ def audit(
     if device is not None:
         wanted = wanted.model_copy(update={"device": device})
     if budget is not None:
-        wanted = with_budget(wanted, _seconds(budget))
+        try:
+            wanted = wanted.model_copy(update={"budget": seconds(budget)})
+        except ValueError as error:
+            raise SpecError(f"--budget {error}.") from None
     with _progress() as (on_cell, on_step):
-        log = run_audit(wanted, out=_folder(out), on_cell=on_cell, on_step=on_step)
+        log = run_audit(
+            wanted,
+            out=_folder(out),
+            on_plan=lambda header: errors.print(plan_text(header), markup=False, highlight=False),
+            on_cell=on_cell,
+            on_step=on_step,
+        )
     report = write_html(log)
     ruling = rule(log, wanted.fail_on)
     code = Code.ABOVE if ruling.above else Code.BELOW if ruling.passed else Code.NOT_MEASURED
@@ -251,19 +264,6 @@ def _print_log(log: AuditLog, path: Path | None = None) -> None:
     print_summary(log)
     print(f"Log:    {log.folder.path}")
     print(f"Report: {path or log.folder.report_file}")
-
-
-def _seconds(text: str) -> float:
-    """60s, 5m, 1.5h or a plain number of seconds."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
-    try:
-        seconds = float(number) * units[unit]
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise SpecError(f"'{text}' is no time: write a positive number with s, m or h, as in 60s.")
-    return seconds
 
 
 @contextmanager

@@ -8,7 +8,8 @@ DEMO: dict[str, Any] = {
     "title": "Demonstration: face patches on a small network",
     "model": {"name": "mlp", "hidden": [1000, 100]},
     "data": "faces",
-    "attacks": ["analytic_extraction", "exact_extraction"],
+    "attacks": "auto",
+    "budget": 40,
     "threat": "honest_but_curious",
     "seeds": [0, 1, 2],
     "protocol": {"batch_size": 20},
@@ -19,7 +20,7 @@ TEMPLATE = """\
 title   = "My deployment"
 model   = "my_package.models:build"      # or a name, or {{name="...", weights="w.safetensors"}}
 data    = "my_package.data:load"         # (x, y); or {{name="t.csv", label="y"}}, an .npz, "./pics", a name
-attacks = ["analytic_extraction", "exact_extraction"]   # seepage list shows all
+attacks = "auto"                         # all that fit, in 3 minutes (budget = "10m"); or names: seepage list
 threat  = "honest_but_curious"           # or {{base="malicious_server", grant=["labels"]}}
 seeds   = [0, 1, 2]                      # one batch each: intervals need several
 fail_on = {{exact = 0.05}}                 # exit code 1 if 5 % of the examples come out exactly
@@ -39,7 +40,7 @@ model   = "my_package.models:build"      # or a name: "mlp", "fcnn", "convnet"; 
 data    = "my_package.data:load"         # returns (x, y); or an .npz, a .csv, a folder of images, a name
 threat  = "malicious_server"             # it may also send crafted weights; or "honest_but_curious"
 seeds   = [0, 1, 2]                      # one batch and one training each: the +- of the table
-attacks = ["exact_extraction", {{name = "trap_weights", read = "peel"}}]  # the strongest of their kind
+attacks = ["exact_extraction", "trap_weights"]  # the strongest of their kind
 adaptive = true                          # run each attack also by a server that knows the defense
 delta   = 1e-5                           # for the epsilon of the points with differential privacy
 

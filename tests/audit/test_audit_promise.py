@@ -59,6 +59,7 @@ def test_logs_and_reports_state_epsilon_with_its_accountant(tmp_path: Path) -> N
     log = seepage.audit(
         **{**SMALL, "model": "mlp"},
         batch_size=4,
+        attacks=["analytic_extraction"],
         defenses=[{"name": "dp_sgd", "sigma": 2.0}],
         delta=1e-6,
         out=tmp_path,

@@ -28,6 +28,8 @@ SMALL = {
     "protocol": {"batch_size": 4},
 }
 
+PLAIN = {"attacks": ["analytic_extraction"]}
+
 
 def figures(log: AuditLog) -> list[dict[str, object]]:
     """Everything a cell says except what depends on the clock."""
@@ -131,9 +133,9 @@ def test_a_folder_of_another_audit_is_refused(tmp_path: Path) -> None:
 def test_changed_data_do_not_resume_an_old_run(tmp_path: Path) -> None:
     x, y = torch.rand(30, 5), torch.arange(30) % 3
     net = nn.Sequential(nn.Linear(5, 20), nn.ReLU(), nn.Linear(20, 3))
-    seepage.audit(model=net, data=(x, y), batch_size=2, seeds=[0], out=tmp_path / "run")
+    seepage.audit(model=net, data=(x, y), batch_size=2, seeds=[0], out=tmp_path / "run", **PLAIN)
     with pytest.raises(LogError, match="different audit"):
-        seepage.audit(model=net, data=(x + 1e-3, y), batch_size=2, seeds=[0], out=tmp_path / "run")
+        seepage.audit(model=net, data=(x + 1e-3, y), batch_size=2, seeds=[0], out=tmp_path / "run", **PLAIN)
 
 
 def test_an_attack_that_cannot_work_is_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -145,7 +147,9 @@ def test_an_attack_that_cannot_work_is_recorded_and_the_rest_goes_on(tmp_path: P
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.conv(x).flatten(1)
 
-    log = seepage.audit(model=Convolutional(), data="digits", batch_size=2, seeds=[0], out=tmp_path / "run")
+    log = seepage.audit(
+        model=Convolutional(), data="digits", batch_size=2, seeds=[0], out=tmp_path / "run", **PLAIN
+    )
     baseline, attack = summarise(log)
     assert baseline.status == "done"
     assert attack.status == "not_applicable"
@@ -163,7 +167,7 @@ def test_an_attack_that_cannot_work_is_recorded_and_the_rest_goes_on(tmp_path: P
 def test_tables_colour_images_and_features(
     tmp_path: Path, data: str, model: object, space: str, metric: str
 ) -> None:
-    log = seepage.audit(model=model, data=data, batch_size=1, seeds=[0], out=tmp_path / "run")
+    log = seepage.audit(model=model, data=data, batch_size=1, seeds=[0], out=tmp_path / "run", **PLAIN)
     _, attack = summarise(log)
     assert (attack.status, attack.space, attack.exact) == ("done", space, 1)
     assert metric in attack.scores and metric in attack.baseline
@@ -172,7 +176,9 @@ def test_tables_colour_images_and_features(
 def test_text_comes_out_as_the_sequence_of_words(tmp_path: Path) -> None:
     tokens = torch.randint(1, 50, (40, 12), generator=torch.Generator().manual_seed(0))
     data = (tokens, torch.arange(40) % 2)
-    log = seepage.audit(model="text_classifier", data=data, batch_size=1, seeds=[0], out=tmp_path / "run")
+    log = seepage.audit(
+        model="text_classifier", data=data, batch_size=1, seeds=[0], out=tmp_path / "run", **PLAIN
+    )
     cell = log.cells[1]
     assert cell.examples[0].scores["token_accuracy"] == 1.0
     assert cell.examples[0].reconstruction_text == cell.examples[0].truth_text
@@ -182,7 +188,7 @@ def test_normalised_inputs_come_back_in_the_original_range(tmp_path: Path) -> No
     x, y = torch.rand(40, 3, 6, 6), torch.arange(40) % 4
     given = {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.3]}
     log = seepage.audit(
-        model="mlp", data=(x, y), batch_size=1, seeds=[0], out=tmp_path / "run", data_options=given
+        model="mlp", data=(x, y), batch_size=1, seeds=[0], out=tmp_path / "run", data_options=given, **PLAIN
     )
     assert summarise(log)[1].exact == 1
     assert "How inputs are normalised." in summarise(log)[1].knowledge
@@ -194,6 +200,7 @@ def test_normalised_inputs_come_back_in_the_original_range(tmp_path: Path) -> No
         batch_size=1,
         seeds=[0],
         out=tmp_path / "hidden",
+        **PLAIN,
         data_options=given,
         threat={"base": "honest_but_curious", "deny": ["normalisation", "value_range"]},
     )

@@ -163,9 +163,15 @@ def test_features_are_not_inputs() -> None:
 @pytest.mark.parametrize(
     ("attack", "said"),
     [
-        (AttackRef(name="trap_weights"), True),
-        (AttackRef(name="trap_weights", params={"read": "peel"}), False),
-        (AttackRef(name="adaptive", params={"attack": "quantile_traps", "knows": ["clipping"]}), True),
+        (AttackRef(name="trap_weights"), False),  # peeling is the default
+        (AttackRef(name="trap_weights", params={"read": "rows"}), True),
+        (
+            AttackRef(
+                name="adaptive",
+                params={"attack": "quantile_traps", "options": {"read": "rows"}, "knows": ["clipping"]},
+            ),
+            True,
+        ),
         (AttackRef(name="analytic_extraction"), False),
         (AttackRef(name="an attack of another version"), False),
     ],

@@ -140,7 +140,7 @@ def quantile_traps(
     firing: Sequence[float] | None = None,
     rounds: Sequence[int] = (0,),
     clients: Sequence[int] | None = None,
-    read: str = "rows",
+    read: str = "peel",
 ) -> CraftedExtraction:
     """Dishonest server, no architecture change: Gaussian weights whose biases let one in B inputs fire each
     neuron (QBI, Nowak et al. 2024).
@@ -150,9 +150,10 @@ def quantile_traps(
     layer: dense layer to trap, by default the first; the input is passed through whatever lies before it.
     hidden: make the pass-through look random (Boenisch et al. 2021, Appendix B).
     batch_size: B; by default what the server knows of it, else 100.
-    firing: least and most examples of B that shall fire a neuron; by default 1 for rows, .5 to 16 to peel.
+    firing: least and most examples of B that shall fire a neuron; by default .5 to 16 to peel, 1 for rows.
     rounds, clients: when and to whom the crafted model is sent.
-    read: "rows" as in the paper, or "peel" to take found examples away and read what they hid.
+    read: "peel" takes found examples away and reads what they hid; "rows" reads each row by itself, as in the
+    paper.
     """
     if sigma is not None and sigma <= 0:
         raise SpecError(f"sigma must be positive, not {sigma}.")

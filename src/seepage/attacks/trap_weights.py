@@ -153,7 +153,7 @@ def trap_weights(
     tuning_rounds: int = 1,
     rounds: Sequence[int] = (0,),
     clients: Sequence[int] | None = None,
-    read: str = "rows",
+    read: str = "peel",
 ) -> CraftedExtraction:
     """Dishonest server, no architecture change: a dense layer re-initialised so that few examples share a
     neuron (Boenisch et al. 2021).
@@ -169,7 +169,8 @@ def trap_weights(
     hidden: make the pass-through look random (Appendix B): permuted, random gains, random unused weights.
     batch_size: examples expected behind an update, for tuning.
     rounds, clients: when and to whom the crafted model is sent.
-    read: "rows" as in the paper, or "peel" to take found examples away and read what they hid.
+    read: "peel" takes found examples away and reads what they hid; "rows" reads each row by itself, as in the
+    paper.
     """
     if scale is not None and not 0 < scale <= 1:
         raise SpecError(f"scale must lie in (0, 1], not {scale}: Algorithm 1 makes positive weights smaller.")

@@ -1,8 +1,7 @@
 """The auditor: specification in, log out."""
 
 from seepage.auditor.gate import rule
-from seepage.auditor.prepare import with_budget
 from seepage.auditor.run import run_audit
-from seepage.auditor.spec import AuditSpec, parse_spec, read_spec
+from seepage.auditor.spec import AuditSpec, parse_spec, read_spec, seconds
 
-__all__ = ["AuditSpec", "parse_spec", "read_spec", "rule", "run_audit", "with_budget"]
+__all__ = ["AuditSpec", "parse_spec", "read_spec", "rule", "run_audit", "seconds"]

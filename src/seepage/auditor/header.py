@@ -37,6 +37,8 @@ def make_header(prepared: Prepared) -> Header:
         spec_hash=prepared.fingerprint,
         seeds=spec.seeds,
         attacks=prepared.refs,
+        not_tried=prepared.not_tried,
+        expected_seconds=dict(prepared.expected_seconds),
         threat=ThreatRecord(
             name=prepared.threat.name,
             description=prepared.threat.description,

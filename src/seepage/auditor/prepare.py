@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks import ATTACKS, Attack
+from seepage.attacks import Attack
 from seepage.attacks.parts.adaptive.answers import ANSWERS
 from seepage.auditor.checks import check_fakes, check_order, check_view
 from seepage.auditor.gate import check_modality
 from seepage.auditor.measures import hidden_by_measures, with_measures, wrappers
 from seepage.auditor.promise import known_settings
 from seepage.auditor.seeds import private_seed
-from seepage.auditor.spec import AuditSpec, DefenseSpec, ProtocolSpec
+from seepage.auditor.spec import AttackSpec, AuditSpec, DefenseSpec, ProtocolSpec
 from seepage.defenses import DefenseEntry, Deployment
 from seepage.errors import SpecError
 from seepage.federation import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
 from seepage.federation.threat import sees_each_update
-from seepage.isolation.attack import is_outside, planned_attack
-from seepage.log import ADAPTIVE, BASELINE, AttackRef
-from seepage.registry import construct, lookup, unknown
+from seepage.isolation.attack import planned_attack
+from seepage.log import ADAPTIVE, BASELINE, AttackRef, NotTried
+from seepage.registry import construct, unknown
 from seepage.types import Batch, Defense, LocalTraining
 from seepage.workloads.data import Dataset, load_data, standardised
 from seepage.workloads.models.loading import build_model, check_forward
@@ -40,7 +39,7 @@ class Prepared:
     dataset: Dataset
     threat: ThreatModel
     refs: tuple[AttackRef, ...]
-    """The baseline first."""
+    """The baseline first; nothing else as long as `auto` has not chosen."""
     attacks: Mapping[str, Attack]
     """By `AttackRef.key`."""
     local: LocalTraining
@@ -52,6 +51,27 @@ class Prepared:
     model_parameters: int
     fingerprint: str
     """Changes with the data, the model's weights (for the first seed) and the spec."""
+    not_tried: tuple[NotTried, ...] = ()
+    expected_seconds: Mapping[str, float] = field(default_factory=dict)
+    """By `AttackRef.key`, for one seed; where it was estimated."""
+
+    def with_attacks(
+        self,
+        refs: Sequence[AttackRef],
+        *,
+        not_tried: Sequence[NotTried] = (),
+        expected_seconds: Mapping[str, float] | None = None,
+    ) -> Prepared:
+        """The same audit with these attacks, the baseline and adaptive ones among them."""
+        return replace(
+            self,
+            refs=tuple(refs),
+            attacks={
+                ref.key: self.attacks.get(ref.key) or planned_attack(ref.name, ref.params) for ref in refs
+            },
+            not_tried=tuple(not_tried),
+            expected_seconds=dict(expected_seconds or {}),
+        )
 
     def check(self) -> None:
         """Too few examples for this protocol, a setting that a defense does not know: said now, not later."""
@@ -197,29 +217,25 @@ def _play(written: AuditSpec) -> _Play:
     threat = replace(threat, grants=threat.grants - hidden_by_measures(spec.defenses))
     check_view(threat, spec.protocol)
     check_fakes(threat, spec.protocol)
-    attacks = _planned_attacks(spec)
+    refs = planned_refs(() if isinstance(spec.attacks, str) else spec.attacks, spec)  # a string: auto
     return _Play(
         spec=spec,
         threat=threat,
-        refs=tuple(ref for ref, _ in attacks),
-        attacks={ref.key: attack for ref, attack in attacks},
+        refs=tuple(refs),
+        attacks={ref.key: planned_attack(ref.name, ref.params) for ref in refs},
         local=_local_training(spec.protocol),
     )
 
 
-def _planned_attacks(spec: AuditSpec) -> list[tuple[AttackRef, Attack]]:
+def planned_refs(wanted: Sequence[AttackSpec], spec: AuditSpec) -> list[AttackRef]:
     """The baseline, and each attack followed by its adaptive twin where the defenses have an answer."""
-    wanted = [ref for a in spec.attacks for ref in _with_twin(AttackRef(name=a.name, params=a.options), spec)]
-    if all(ref.name != BASELINE for ref in wanted):
-        wanted.append(AttackRef(name=BASELINE))
-    wanted.sort(key=lambda ref: ref.name != BASELINE)
-    attacks: list[tuple[AttackRef, Attack]] = []
-    for ref in wanted:
-        attack = planned_attack(ref.name, ref.params)
-        if any(ref == other for other, _ in attacks):
+    refs = [ref for a in wanted for ref in _with_twin(AttackRef(name=a.name, params=a.options), spec)]
+    if all(ref.name != BASELINE for ref in refs):
+        refs.append(AttackRef(name=BASELINE))
+    for number, ref in enumerate(refs):
+        if ref in refs[:number]:
             raise SpecError(f"attack '{ref.title}' is listed twice: remove one, or change its settings.")
-        attacks.append((ref, attack))
-    return attacks
+    return sorted(refs, key=lambda ref: ref.name != BASELINE)
 
 
 def _with_twin(ref: AttackRef, spec: AuditSpec) -> list[AttackRef]:
@@ -239,18 +255,6 @@ def _defense(wanted: DefenseSpec, entry: DefenseEntry, seed: int, deployment: De
     build = partial(entry.build, **entry.bound(seed=seed, deployment=deployment))
     defense: Defense = construct(build, wanted.options, what)
     return defense
-
-
-def with_budget(spec: AuditSpec, seconds: float) -> AuditSpec:
-    """The same audit, with a time limit for every attack that knows the setting `budget` and has none."""
-    limited = [
-        a.model_copy(update={"options": {"budget": seconds, **a.options}})
-        if not is_outside(a.name, a.options)
-        and "budget" in inspect.signature(lookup(ATTACKS, a.name, "attack")).parameters
-        else a
-        for a in spec.attacks
-    ]
-    return spec.model_copy(update={"attacks": tuple(limited)})
 
 
 def _local_training(protocol: ProtocolSpec) -> LocalTraining:

@@ -14,6 +14,7 @@ import torch
 from seepage.attacks import Attack
 from seepage.attacks.parts.checkpoint import keeping
 from seepage.attacks.prior_only import PriorOnly
+from seepage.auditor.auto import line_up
 from seepage.auditor.cost import measure
 from seepage.auditor.header import audit_title, make_header
 from seepage.auditor.live import OnStep, watching
@@ -39,6 +40,7 @@ from seepage.log import (
     AuditLog,
     Cell,
     Cost,
+    Header,
     RunFolder,
     cell_id,
     write_atomically,
@@ -58,6 +60,8 @@ from seepage.types import (
 _KEEP_EVERY = 30.0
 """Seconds between two kept states of a search."""
 
+OnPlan = Callable[[Header], None]
+"""Called once before the first cell, with what will run, what will not, and what it is expected to take."""
 OnCell = Callable[[str, int, int], None]
 """Called before each cell with its id, its number and how many there are; at the end with an empty id."""
 
@@ -68,6 +72,7 @@ def run_audit(
     model: Any = None,
     data: Any = None,
     out: Path | str | None = None,
+    on_plan: OnPlan | None = None,
     on_cell: OnCell | None = None,
     on_step: OnStep | None = None,
 ) -> AuditLog:
@@ -77,7 +82,10 @@ def run_audit(
     """
     prepared = prepare(spec, model=model, data=data)
     folder = RunFolder(Path(out) if out is not None else default_folder(prepared))
+    prepared = line_up(prepared, folder, run_cell)
     header = folder.open(make_header(prepared))
+    if on_plan is not None:
+        on_plan(header)
     planned = header.planned()
     for number, (ref, seed, cell) in enumerate(planned):
         if on_cell is not None:

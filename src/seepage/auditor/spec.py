@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -13,6 +13,12 @@ from seepage.auditor.gate import check_thresholds
 from seepage.errors import SpecError
 from seepage.registry import unknown
 
+AUTO: Final = "auto"
+"""As `attacks`: every attack that fits the model, the data and the threat model, inside the budget."""
+DEFAULT_BUDGET = 180.0
+"""Seconds for the whole audit where `attacks` is auto and no budget is given: what a user waits for."""
+_LONGEST = 1e9
+"""Seconds; thirty years."""
 _LARGEST_COUNT = 10**9
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 """What every generator takes, numpy's among them."""
@@ -118,7 +124,11 @@ class AuditSpec(_Strict):
     title: str = ""
     model: ModelSpec
     data: DataSpec
-    attacks: tuple[AttackSpec, ...] = (AttackSpec(name="analytic_extraction"),)
+    attacks: Literal["auto"] | tuple[AttackSpec, ...] = AUTO
+    budget: float | None = None
+    """Seconds for the whole audit, all attacks and seeds together; None: `DEFAULT_BUDGET` for auto, else no
+    limit. auto leaves out what does not fit into it. Attacks that are named all run, and those that search
+    share what the others leave, unless they have a `budget` of their own."""
     defenses: tuple[DefenseSpec, ...] = ()
     adaptive: Switch = True
     """Run every attack also as a server would that knows these defenses, where there is an answer to one."""
@@ -139,7 +149,23 @@ class AuditSpec(_Strict):
     @field_validator("attacks", "defenses", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str | Mapping) else value
+        return [value] if isinstance(value, str | Mapping) and value != AUTO else value
+
+    @field_validator("attacks", mode="before")
+    @classmethod
+    def _auto_stands_alone(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple) and AUTO in value:
+            if len(value) > 1:
+                raise ValueError(
+                    '"auto" chooses the attacks by itself: write attacks = "auto", or name them all'
+                )
+            return AUTO
+        return value
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _in_seconds(cls, value: Any) -> Any:
+        return value if value is None else seconds(value)
 
     @field_validator("fail_on", mode="after")
     @classmethod
@@ -157,11 +183,29 @@ class AuditSpec(_Strict):
         return seeds
 
 
+def seconds(time: str | float) -> float:
+    """A time as a user writes it: 60s, 5m, 1.5h or a plain number of seconds.
+
+    >>> seconds("5m"), seconds(12)
+    (300.0, 12.0)
+    """
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    text = str(time)
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        found = -1.0 if isinstance(time, bool) else float(number) * units[unit]
+    except ValueError:
+        found = -1.0
+    if not 0 < found <= _LONGEST:
+        raise ValueError(f"'{text}' is no time: write a positive number with s, m or h, as in 60s")
+    return found
+
+
 def parse_spec(values: Mapping[str, Any], *, source: str = "the specification") -> AuditSpec:
     """Validate a specification given as a dict.
 
-    >>> parse_spec({"model": "mlp", "data": "digits"}).attacks[0].name
-    'analytic_extraction'
+    >>> parse_spec({"model": "mlp", "data": "digits"}).attacks
+    'auto'
     """
     try:
         return AuditSpec.model_validate(dict(values))

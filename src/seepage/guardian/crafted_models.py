@@ -106,7 +106,7 @@ def _traps(hidden: bool) -> list[Craft]:
         Craft(
             family=family,
             strength=f"s={'default' if s is None else s}",
-            attack=partial(trap_weights, scale=s, hidden=hidden),
+            attack=partial(trap_weights, read="rows", scale=s, hidden=hidden),
         )
         for s in scales
     ]
@@ -115,18 +115,18 @@ def _traps(hidden: bool) -> list[Craft]:
         Craft(
             family=family,
             strength="s=.9, sigma=.02",
-            attack=partial(trap_weights, scale=0.9, sigma=0.02, hidden=hidden),
+            attack=partial(trap_weights, read="rows", scale=0.9, sigma=0.02, hidden=hidden),
         ),
         Craft(
             family=family,
             strength="second dense layer",
-            attack=partial(trap_weights, layer="dense1", hidden=hidden),
+            attack=partial(trap_weights, read="rows", layer="dense1", hidden=hidden),
         ),
         *(
             Craft(
                 family=f"{family}, adaptive",
                 strength=strength,
-                attack=partial(trap_weights, hidden=hidden),
+                attack=partial(trap_weights, read="rows", hidden=hidden),
                 disguise=disguise,
             )
             for strength, disguise in (
@@ -145,7 +145,7 @@ def _quantiles(hidden: bool) -> list[Craft]:
         Craft(
             family=family,
             strength=f"B={size}, {'auxiliary data' if auxiliary else 'assumed inputs'}",
-            attack=partial(quantile_traps, batch_size=size, hidden=hidden),
+            attack=partial(quantile_traps, read="rows", batch_size=size, hidden=hidden),
             auxiliary=auxiliary,
         )
         for size in (10, 100)
@@ -154,7 +154,7 @@ def _quantiles(hidden: bool) -> list[Craft]:
         Craft(
             family=f"{family}, adaptive",
             strength=strength,
-            attack=partial(quantile_traps, batch_size=20, hidden=hidden),
+            attack=partial(quantile_traps, read="rows", batch_size=20, hidden=hidden),
             auxiliary=True,
             disguise=disguise,
         )

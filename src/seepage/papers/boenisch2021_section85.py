@@ -107,7 +107,7 @@ def run(
 
 
 def _settings(title: str, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    return {"scale": TRAP_SCALE.get(title, 0.9)} if name == "trap_weights" else settings
+    return {"scale": TRAP_SCALE.get(title, 0.9), "read": "rows"} if name == "trap_weights" else settings
 
 
 def _published(title: str, size: int, name: str) -> dict[str, float]:

@@ -2,12 +2,15 @@
 
 from seepage.log.pictures import picture_grid, to_png
 from seepage.report.html import render_html, write_html
+from seepage.report.plan import left_out, plan_text
 from seepage.report.terminal import print_summary, to_json
 from seepage.report.verdict import Verdict, verdict
 
 __all__ = [
     "Verdict",
+    "left_out",
     "picture_grid",
+    "plan_text",
     "print_summary",
     "render_html",
     "to_json",

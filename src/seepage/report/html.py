@@ -70,6 +70,7 @@ def render_html(log: AuditLog) -> str:
         protocol=[(key, _plain(value)) for key, value in protocol(header).items()],
         spec=json.dumps(header.spec, indent=2, ensure_ascii=False, default=str),
         missing=_missing(log),
+        left_out=[(one.name, sentence(one.reason)) for one in header.not_tried],
         shape=" × ".join(str(n) for n in header.input.shape),
         noun=things(header, 2).split()[1],
         one=things(header, 1).split()[1],

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from seepage.log import AuditLog, summarise
 from seepage.report.columns import columns_line
+from seepage.report.plan import left_out
 from seepage.report.table import Row, Table, build_table
 from seepage.report.verdict import BADGES, verdict
 from seepage.report.words import printable, sentence
@@ -21,6 +22,8 @@ ESSENTIALS = {
     "created",
     "spec_hash",
     "seeds",
+    "not_tried",
+    "expected_seconds",
     "threat",
     "defenses",
     "input",
@@ -69,6 +72,8 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
         if row.reason:
             told = f"{row.title} ({row.status}): {sentence(row.reason)}"
             console.print(Text(printable(told)), width=width)
+    for told in left_out(log.header):
+        console.print(Text(printable(told)), width=width)
 
 
 def _rich_table(table: Table, last_columns: int, *, widest_name: int = NAME_WIDTH) -> RichTable:

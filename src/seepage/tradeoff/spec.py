@@ -7,9 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from seepage.auditor.spec import AuditSpec, Count, DefenseSpec, Number, Seed, explain, read_toml
+from seepage.auditor.spec import (
+    AUTO,
+    AttackSpec,
+    AuditSpec,
+    Count,
+    DefenseSpec,
+    Number,
+    Seed,
+    explain,
+    read_toml,
+)
 from seepage.errors import SpecError
 from seepage.guardian import ALL_DEFENSES
 from seepage.log import AttackRef
@@ -39,9 +49,20 @@ class TrainingSpec(BaseModel):
 class TradeoffSpec(AuditSpec):
     """An audit with several defenses to choose from; a list as a setting means one point for each value."""
 
+    attacks: tuple[AttackSpec, ...] = (AttackSpec(name="analytic_extraction"),)
+    """Named, for every point must face the same ones."""
     training: TrainingSpec = TrainingSpec()
     prior_success: Number = Field(default=0.01, gt=0, lt=1)
     """kappa: the chance that a server rebuilds an example without any update, for the theoretical bound."""
+
+    @field_validator("attacks", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if value == AUTO:
+            raise ValueError(
+                'a study compares defenses under the same attacks, so "auto" does not go here: name them'
+            )
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -53,6 +74,8 @@ class TradeoffSpec(AuditSpec):
             )
         if self.fail_on:
             raise ValueError("fail_on belongs to an audit: remove it")
+        if self.budget is not None:
+            raise ValueError("budget belongs to an audit: remove it, or give it to an attack that searches")
         seeds = self.training_seeds
         if not seeds or len(set(seeds)) < len(seeds):
             raise ValueError("training.seeds needs at least one seed, and none twice")

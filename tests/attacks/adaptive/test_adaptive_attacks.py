@@ -172,6 +172,7 @@ def test_signs_of_digits_give_away_more_to_who_knows() -> None:
     wanted = {
         "model": {"name": "mlp", "hidden": [400]},
         "data": "digits",
+        "attacks": ["analytic_extraction"],
         "seeds": [0],
         "protocol": {"batch_size": 4},
         "defenses": ["sign"],
@@ -186,6 +187,7 @@ def test_an_audit_runs_both_and_the_pruned_digits_come_back() -> None:
     wanted = {
         "model": {"name": "mlp", "hidden": [200]},
         "data": "digits",
+        "attacks": ["analytic_extraction"],
         "seeds": [0],
         "protocol": {"batch_size": 4},
         "defenses": [{"name": "pruning", "share": 0.8}],

@@ -24,13 +24,15 @@ from .helpers import (
 def test_quantile_traps_fire_for_one_in_b() -> None:
     spec = image_spec((1, 8, 8))
     public = image_batch(spec, 2000, seed=5)
-    crafted = quantile_traps(batch_size=20).craft(dense_net(spec, 100), (), knowing(spec, auxiliary=public))
+    crafted = quantile_traps(batch_size=20, read="rows").craft(
+        dense_net(spec, 100), (), knowing(spec, auxiliary=public)
+    )
     assert crafted is not None
     fresh = image_batch(spec, 4000, seed=6)
     share = activations(crafted.model, "1", fresh.inputs).float().mean(dim=0)
     assert float((share - 1 / 20).abs().max()) < 0.03
     # Independent uniform pixels are what the assumed distribution describes: no data needed here.
-    blind = quantile_traps(batch_size=20).craft(dense_net(spec, 100), (), knowing(spec))
+    blind = quantile_traps(batch_size=20, read="rows").craft(dense_net(spec, 100), (), knowing(spec))
     assert blind is not None
     assert float(activations(blind.model, "1", fresh.inputs).float().mean()) == pytest.approx(0.05, abs=0.005)
 
@@ -41,7 +43,7 @@ def test_quantile_traps_work_where_normalisation_is_not_told() -> None:
     generator = torch.Generator().manual_seed(2)
     raw = (0.4 + 0.25 * torch.randn(20, 1, 6, 6, generator=generator)).clamp(0, 1)
     batch = Batch(spec.to_model(raw), torch.randint(5, (20,), generator=generator))
-    attack = quantile_traps(batch_size=20)
+    attack = quantile_traps(batch_size=20, read="rows")
     known = knowing(spec, deny=["normalisation"])
     result, played = attack_clients(attack, dense_net(spec, 100), [batch], known)
     expected = lonely(activations(played.exchanges[0].broadcast.model, "1", batch.inputs))
@@ -57,9 +59,9 @@ def test_a_table_of_unknown_range_takes_public_examples() -> None:
     batch, public = Batch(values[:20], labels[:20]), Batch(values[20:], labels[20:])
     model = dense_net(spec, 100)
     with pytest.raises(NotApplicable, match="range of the input values is unknown"):
-        quantile_traps().check(model, knowing(spec))
+        quantile_traps(read="rows").check(model, knowing(spec))
     known = knowing(spec, auxiliary=public)
-    result, played = attack_clients(quantile_traps(batch_size=20), model, [batch], known)
+    result, played = attack_clients(quantile_traps(batch_size=20, read="rows"), model, [batch], known)
     expected = lonely(activations(played.exchanges[0].broadcast.model, "1", batch.inputs))
     assert int(expected.sum()) > 10
     assert torch.equal(found_examples(result.values, batch.inputs, tolerance=1e-2), expected)

@@ -27,7 +27,11 @@ from .helpers import (
 
 
 @pytest.mark.parametrize("normalised", [False, True], ids=["raw", "normalised"])
-@pytest.mark.parametrize("attack", [trap_weights(scale=0.65), quantile_traps(batch_size=24)], ids=["s", "q"])
+@pytest.mark.parametrize(
+    "attack",
+    [trap_weights(scale=0.65, read="rows"), quantile_traps(batch_size=24, read="rows")],
+    ids=["s", "q"],
+)
 def test_recall_is_the_brute_force_count_of_lonely_examples(
     attack: CraftedExtraction, normalised: bool
 ) -> None:
@@ -69,13 +73,15 @@ def test_the_convolutional_net_gives_away_what_the_dense_net_does(hidden: bool) 
         nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 5, 5, padding=2), nn.ReLU(), nn.Flatten(),
         nn.Linear(180, 60), nn.ReLU(), nn.Linear(60, 5),
     )  # fmt: skip
-    attack = trap_weights(scale=0.85, hidden=hidden)
+    attack = trap_weights(scale=0.85, hidden=hidden, read="rows")
     result, played = attack_clients(attack, model, [batch], knowing(spec))
     expected = lonely(activations(played.exchanges[0].broadcast.model, "5", batch.inputs))
     assert int(expected.sum()) > 4
     assert result.space == "input" and result.values.shape[1:] == (3, 6, 6)
     assert torch.equal(found_examples(result.values, spec.to_raw(batch.inputs)), expected)
-    plain, _ = attack_clients(trap_weights(scale=0.85), dense_net(spec, 60), [batch], knowing(spec))
+    plain, _ = attack_clients(
+        trap_weights(scale=0.85, read="rows"), dense_net(spec, 60), [batch], knowing(spec)
+    )
     caught = found_examples(plain.values, spec.to_raw(batch.inputs))
     assert hidden or torch.equal(caught, expected)  # the same seed draws the same rows
 
@@ -84,7 +90,7 @@ def test_the_input_is_forwarded_to_a_later_wider_layer() -> None:
     spec = image_spec((1, 5, 5))
     batch = image_batch(spec, 20)
     model = dense_net(spec, 30, 200, 20)
-    attack = trap_weights(scale=0.65, layer="3", hidden=True)
+    attack = trap_weights(scale=0.65, layer="3", hidden=True, read="rows")
     result, played = attack_clients(attack, model, [batch], knowing(spec))
     expected = lonely(activations(played.exchanges[0].broadcast.model, "3", batch.inputs))
     assert 5 < int(expected.sum()) < 20
@@ -101,7 +107,7 @@ def test_text_comes_back_as_sequences() -> None:
         torch.randint(30, (16, 6), generator=generator), torch.randint(2, (16,), generator=generator)
     )
     known = knowing(spec, loss="binary_cross_entropy")
-    result, played = attack_clients(trap_weights(scale=0.85), model, [batch], known)
+    result, played = attack_clients(trap_weights(scale=0.85, read="rows"), model, [batch], known)
     crafted = played.exchanges[0].broadcast.model
     table = crafted[0].weight.detach()
     assert 0 <= float(table.min()) < 0.02 and 0.98 < float(table.max()) <= 1
@@ -117,7 +123,7 @@ def test_only_the_chosen_layer_changes_and_the_model_itself_does_not() -> None:
     spec = image_spec((1, 6, 6))
     model = dense_net(spec, 30, 20)
     before = {name: p.clone() for name, p in model.named_parameters()}
-    crafted = trap_weights(scale=0.9).craft(model, (), knowing(spec))
+    crafted = trap_weights(scale=0.9, read="rows").craft(model, (), knowing(spec))
     assert crafted is not None
     changed = {n for n, p in crafted.model.named_parameters() if not torch.equal(p, before[n])}
     assert changed == {"1.weight", "1.bias"}
@@ -129,8 +135,8 @@ def test_the_scale_is_tuned_on_public_examples_only() -> None:
     spec = image_spec((1, 8, 8))
     model, batch = dense_net(spec, 100), image_batch(spec, 30, sparse=True)
     public = image_batch(spec, 30, seed=7, sparse=True)
-    tuned, _ = attack_clients(trap_weights(), model, [batch], knowing(spec, auxiliary=public))
-    default, _ = attack_clients(trap_weights(scale=0.99), model, [batch], knowing(spec))
+    tuned, _ = attack_clients(trap_weights(read="rows"), model, [batch], knowing(spec, auxiliary=public))
+    default, _ = attack_clients(trap_weights(scale=0.99, read="rows"), model, [batch], knowing(spec))
     recall = [int(found_examples(r.values, batch.inputs).sum()) for r in (tuned, default)]
     assert recall[0] > recall[1]
     assert "tuned on auxiliary examples" in " ".join(tuned.notes)
@@ -139,7 +145,7 @@ def test_the_scale_is_tuned_on_public_examples_only() -> None:
 def test_the_scale_is_tuned_over_rounds_from_what_gradients_show() -> None:
     spec = image_spec((1, 8, 8))
     model, batch = dense_net(spec, 100), image_batch(spec, 30, sparse=True)
-    attack = trap_weights(tuning_rounds=4)
+    attack = trap_weights(tuning_rounds=4, read="rows")
     assert Grant.SEVERAL_ROUNDS in attack.requires
     result, played = attack_clients(attack, model, [batch], knowing(spec))
     scales = [e.secret.scale for e in played.exchanges]
@@ -160,7 +166,7 @@ def test_some_rounds_and_some_clients_only() -> None:
     spec = image_spec((1, 6, 6))
     batches = [image_batch(spec, 8, seed=s) for s in range(3)]
     model = dense_net(spec, 60)
-    attack = trap_weights(scale=0.8, rounds=(2,), clients=(1,))
+    attack = trap_weights(scale=0.8, rounds=(2,), clients=(1,), read="rows")
     assert {Grant.TARGET_CLIENT, Grant.SEVERAL_ROUNDS} <= attack.requires
     result, played = attack_clients(attack, model, batches, knowing(spec))
     crafted = [e for e in played.exchanges if e.secret is not None]
@@ -178,7 +184,7 @@ def test_averaging_over_clients_lowers_recall() -> None:
     spec = image_spec((1, 8, 8))
     batches = [image_batch(spec, 12, seed=s) for s in range(6)]
     model, truth = dense_net(spec, 80), torch.cat([b.inputs for b in batches])
-    attack = trap_weights(scale=0.65)
+    attack = trap_weights(scale=0.65, read="rows")
     alone, _ = attack_clients(attack, model, batches, knowing(spec))
     mean, played = attack_clients(
         attack,
@@ -199,7 +205,9 @@ def test_a_batch_of_one_class_is_no_harder() -> None:
     """Section 8.3, impact of data labels."""
     spec = image_spec((1, 8, 8))
     batch = Batch(image_batch(spec, 24).inputs, torch.full((24,), 3))
-    result, played = attack_clients(trap_weights(scale=0.65), dense_net(spec, 80), [batch], knowing(spec))
+    result, played = attack_clients(
+        trap_weights(scale=0.65, read="rows"), dense_net(spec, 80), [batch], knowing(spec)
+    )
     expected = lonely(activations(played.exchanges[0].broadcast.model, "1", batch.inputs))
     assert int(expected.sum()) > 8
     assert torch.equal(found_examples(result.values, batch.inputs), expected)
@@ -208,7 +216,7 @@ def test_a_batch_of_one_class_is_no_harder() -> None:
 def test_a_noisy_update_is_not_claimed_to_be_exact() -> None:
     spec = image_spec((1, 8, 8))
     batch, model = image_batch(spec, 12), dense_net(spec, 80)
-    attack = trap_weights(scale=0.65)
+    attack = trap_weights(scale=0.65, read="rows")
     crafted = attack.craft(model, (), knowing(spec))
     assert crafted is not None
     sent = local_update(Broadcast(crafted.model), batch, LocalTraining())
@@ -226,7 +234,9 @@ def test_a_noisy_update_is_not_claimed_to_be_exact() -> None:
     assert len(claimed) < int(lonely(activations(crafted.model, "1", batch.inputs)).sum())
 
 
-@pytest.mark.parametrize("attack", [trap_weights(scale=0.85, hidden=True), quantile_traps(batch_size=12)])
+@pytest.mark.parametrize(
+    "attack", [trap_weights(scale=0.85, hidden=True, read="rows"), quantile_traps(batch_size=12, read="rows")]
+)
 def test_double_precision_follows_the_model(attack: CraftedExtraction) -> None:
     spec = image_spec((1, 6, 6), normalised=True)
     model = nn.Sequential(
@@ -248,9 +258,11 @@ def test_double_precision_follows_the_model(attack: CraftedExtraction) -> None:
 def test_one_local_step_of_fedavg_gives_the_same_away() -> None:
     spec = image_spec((1, 6, 6))
     batch, model = image_batch(spec, 10), dense_net(spec, 60)
-    sgd, _ = attack_clients(trap_weights(scale=0.85), model, [batch], knowing(spec))
+    sgd, _ = attack_clients(trap_weights(scale=0.85, read="rows"), model, [batch], knowing(spec))
     one_step = LocalTraining(algorithm="fedavg", lr=0.5)
-    avg, _ = attack_clients(trap_weights(scale=0.85), model, [batch], knowing(spec, local=one_step))
+    avg, _ = attack_clients(
+        trap_weights(scale=0.85, read="rows"), model, [batch], knowing(spec, local=one_step)
+    )
     assert int(found_examples(sgd.values, batch.inputs).sum()) > 4
     assert torch.equal(
         found_examples(sgd.values, batch.inputs), found_examples(avg.values, batch.inputs, tolerance=1e-3)

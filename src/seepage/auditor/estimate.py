@@ -1,0 +1,162 @@
+"""What an attack will cost, found out by trying it: whole cells on small batches, searches for a few steps.
+
+Nothing but seconds, and the reason where an attack cannot work, comes out of a rehearsal. It is played on a
+batch of its own, under a seed that is none of the audit's.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from seepage.attacks.parts.progress import Progress, listening
+from seepage.auditor.prepare import Prepared
+from seepage.federation.threat import sees_each_update
+from seepage.log import AttackRef, Cell
+
+RunCell = Callable[[Prepared, AttackRef, int], tuple[Cell, object]]
+"""`run.run_cell`: one attack on one seed, from the clients' training to the scores."""
+
+_SMALLER = (16, 4, 1)
+"""A rehearsal tries these fractions of the batch size, the smallest first, as long as it is quick."""
+_STEPS = 5
+"""Of a search, after its first: enough to time one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What one cell (one attack on one seed) is expected to take."""
+
+    seconds: float = 0.0
+    """With all its steps, where it searches."""
+    reason: str = ""
+    """Why the attack cannot work here; empty where it can."""
+    steps: int = 0
+    """Of a search; 0 for attacks that do not search, or end by themselves sooner than can be timed."""
+    each_step: float = 0.0
+
+    def share_of_steps(self, seconds: float) -> float:
+        """How much of the search fits into so many seconds, in [0, 1].
+
+        >>> Forecast(seconds=11.0, steps=100, each_step=0.1).share_of_steps(6.0)
+        0.5
+        """
+        if not self.steps:
+            return 1.0 if seconds >= self.seconds else 0.0
+        search = self.steps * self.each_step
+        return min(1.0, max(0.0, (seconds - (self.seconds - search)) / search))
+
+    def seconds_for(self, share: float) -> float:
+        """The other way round.
+
+        >>> Forecast(seconds=11.0, steps=100, each_step=0.1).seconds_for(0.5)
+        6.0
+        """
+        return self.seconds - (1.0 - share) * self.steps * self.each_step
+
+
+class _Enough(BaseException):
+    """Ends a search that has been timed. No Exception: nobody in between shall take it for a failure."""
+
+
+class _Stopwatch:
+    """Listens to a search until its steps can be timed."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.steps, self.each = limit, 0, 0.0
+        self.before: float | None = None
+        """Seconds to the first step: training, labels, the choice of the fastest way."""
+        self._started = time.perf_counter()
+        self._first = self._last = (0, 0.0)
+        """Step and time at which the search was first heard of, and last."""
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.perf_counter() - self._started
+        if self.before is None:
+            self.before, self.steps = now, progress.steps
+            self._first = progress.step, now
+        elif progress.step <= self._last[0]:  # the search of another update: the first ended by itself
+            self.steps, self._first = self._last[0] + 1, (progress.step, now)
+        self._last = progress.step, now
+        done, spent = progress.step - self._first[0], now - self._first[1]
+        if done > 0:
+            self.each = spent / done
+            if spent >= self.limit or (done >= _STEPS and spent >= self.limit / 2):
+                raise _Enough
+
+
+class Rehearsal:
+    """Tries attacks of one audit. limit: seconds after which it reckons instead of trying larger batches."""
+
+    def __init__(self, prepared: Prepared, run_cell: RunCell, *, limit: float) -> None:
+        self.prepared, self.limit = prepared, limit
+        self._run_cell = run_cell
+        self._seed = max(prepared.spec.seeds) + 1
+
+    def whole(self, ref: AttackRef) -> Forecast:
+        """An attack that does not search: on growing batches, as long as the next one is quick."""
+        full = self.prepared.spec.protocol.batch_size
+        sizes = sorted({max(1, full // part) for part in _SMALLER})
+        tried: list[tuple[int, float]] = []
+        for size in sizes:
+            if tried and grown(tried, size) > self.limit:
+                return Forecast(seconds=grown(tried, full))
+            seconds, cell = self._timed(ref, size)
+            if seconds < self.limit / 4:  # the first time is the slowest: libraries, memory, other programs
+                seconds = min(seconds, self._timed(ref, size)[0])
+            if cell.status == "not_applicable" and size == full:
+                return Forecast(seconds=seconds, reason=cell.reason)
+            if cell.status != "not_applicable":
+                tried.append((size, seconds))
+        return Forecast(seconds=tried[-1][1])
+
+    def search(self, ref: AttackRef, *, around: float) -> Forecast:
+        """An attack that searches: a few steps on a batch of the audit's size. around: what scoring takes."""
+        watch = _Stopwatch(self.limit)
+        try:
+            with listening(watch):
+                seconds, cell = self._timed(ref, self.prepared.spec.protocol.batch_size)
+        except _Enough:
+            updates = updates_of(self.prepared)
+            assert watch.before is not None
+            one = watch.before + watch.steps * watch.each
+            return Forecast(seconds=around + updates * one, steps=updates * watch.steps, each_step=watch.each)
+        reason = cell.reason if cell.status == "not_applicable" else ""
+        return Forecast(seconds=seconds, reason=reason)
+
+    def _timed(self, ref: AttackRef, batch_size: int) -> tuple[float, Cell]:
+        spec = self.prepared.spec
+        protocol = spec.protocol.model_copy(update={"batch_size": batch_size})
+        smaller = replace(
+            self.prepared.with_attacks([ref]), spec=spec.model_copy(update={"protocol": protocol})
+        )
+        before = time.perf_counter()
+        try:
+            cell, _ = self._run_cell(smaller, ref, self._seed)
+        except Exception as error:  # the audit itself will meet it, and record it with its traceback
+            cell = Cell(attack=ref, seed=self._seed, status="failed", reason=str(error))
+        return time.perf_counter() - before, cell
+
+
+def grown(tried: Sequence[tuple[int, float]], size: int) -> float:
+    """Seconds for a batch of `size`, by the power law through the last two trials; one grows in proportion.
+
+    >>> grown([(2, 1.0)], 8), grown([(1, 1.0), (2, 4.0)], 4)
+    (4.0, 16.0)
+    """
+    (last, seconds), power = tried[-1], 1.0
+    if len(tried) > 1:
+        before, less = tried[-2]
+        power = max(1.0, math.log(seconds / less) / math.log(last / before))
+    return float(seconds * (size / last) ** power)
+
+
+def updates_of(prepared: Prepared) -> int:
+    """Updates that a passive server has of one cell: each is searched by itself."""
+    protocol = prepared.spec.protocol
+    if sees_each_update(prepared.threat, protocol.aggregation):
+        return protocol.rounds * protocol.clients
+    groups = protocol.clients // protocol.minimum_honest if protocol.fakes else 1
+    return protocol.rounds * max(1, groups)

@@ -1,0 +1,48 @@
+"""What an audit is going to try, and what it leaves out and why: before it starts, and in the report."""
+
+from __future__ import annotations
+
+from seepage.log import BASELINE, Header, NotTried
+from seepage.report.words import duration, join, plural, sentence
+
+
+def plan_text(header: Header) -> str:
+    """Before the first cell: what runs, what each is expected to take, and what is left out."""
+    attacks = [ref for ref in header.attacks if ref.name != BASELINE]
+    seeds = plural(len(header.seeds), "seed")
+    lines = [f"{plural(len(attacks), 'attack')} on {seeds}, beside the baseline:"]
+    for ref in attacks:
+        seconds = header.expected_seconds.get(ref.key)
+        lines.append(f"  {ref.title}" + ("" if seconds is None else f": about {duration(seconds)} a seed"))
+    if header.expected_seconds:
+        total = len(header.seeds) * sum(header.expected_seconds.values())
+        lines.append(f"Expected: {duration(total)} in all.")
+    return "\n".join([*lines, *left_out(header)])
+
+
+def left_out(header: Header) -> list[str]:
+    """Sentences for the attacks of the catalogue that were not tried, those with the same reason together.
+
+    >>> from seepage.report.plan import _grouped
+    >>> from seepage.log import NotTried
+    >>> _grouped([NotTried(name=n, why="over_budget", reason="no time was left.") for n in ("tag", "idlg")])
+    ['Not tried: tag and idlg. No time was left.']
+    """
+    denied = [one.name for one in header.not_tried if one.why == "not_granted"]
+    others = [one for one in header.not_tried if one.why != "not_granted"]
+    said = _grouped([one for one in others if one.why != "does_not_fit"])
+    said += _grouped([one for one in others if one.why == "does_not_fit"])
+    if denied:
+        verb = "needs" if len(denied) == 1 else "need"
+        said.append(
+            f"Not tried: {join(denied)}, which {verb} what the threat model '{header.threat.name}' does not "
+            "grant."
+        )
+    return said
+
+
+def _grouped(found: list[NotTried]) -> list[str]:
+    by_reason: dict[str, list[str]] = {}
+    for one in found:
+        by_reason.setdefault(one.reason, []).append(one.name)
+    return [f"Not tried: {join(names)}. {sentence(reason)}" for reason, names in by_reason.items()]
