@@ -6,7 +6,7 @@ import inspect
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from seepage.attacks import ATTACKS
 from seepage.auditor.estimate import Forecast, Rehearsal, RunCell, updates_of
@@ -48,7 +48,7 @@ class _Purse:
     seconds: float
     cells: int
     """Runs of one attack: seeds, twice as many where each one has an adaptive twin."""
-    started: float = field(default_factory=time.perf_counter)
+    started: float
     promised: float = 0.0
 
     @property
@@ -127,7 +127,7 @@ def _begin(prepared: Prepared, run_cell: RunCell, *, attacks: int) -> tuple[_Pur
     spec = prepared.spec
     seconds = DEFAULT_BUDGET if spec.budget is None else spec.budget
     twins = len(planned_refs([AttackSpec(name="analytic_extraction")], spec)) > 2
-    purse = _Purse(seconds, cells=len(spec.seeds) * (2 if twins else 1))
+    purse = _Purse(seconds, len(spec.seeds) * (2 if twins else 1), time.perf_counter())
     rehearsal = Rehearsal(prepared, run_cell, limit=_REHEARSED * seconds / max(1, attacks))
     baseline = AttackRef(name=BASELINE)
     rehearsal.whole(baseline)  # the first run of anything is slower: libraries, memory, kernels

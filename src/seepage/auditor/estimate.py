@@ -101,7 +101,8 @@ class Rehearsal:
         sizes = sorted({max(1, full // part) for part in _SMALLER})
         tried: list[tuple[int, float]] = []
         for size in sizes:
-            if tried and grown(tried, size) > self.limit:
+            # two trials show how it grows, one does not
+            if len(tried) > 1 and grown(tried, size) > self.limit:
                 return Forecast(seconds=grown(tried, full))
             seconds, cell = self._timed(ref, size)
             if seconds < self.limit / 4:  # the first time is the slowest: libraries, memory, other programs
@@ -141,15 +142,13 @@ class Rehearsal:
 
 
 def grown(tried: Sequence[tuple[int, float]], size: int) -> float:
-    """Seconds for a batch of `size`, by the power law through the last two trials; one grows in proportion.
+    """Seconds for a batch of `size`, by the power law through the last two trials; never fewer than before.
 
-    >>> grown([(2, 1.0)], 8), grown([(1, 1.0), (2, 4.0)], 4)
-    (4.0, 16.0)
+    >>> grown([(1, 1.0), (2, 4.0)], 4), grown([(1, 3.0), (2, 3.0)], 4)
+    (16.0, 3.0)
     """
-    (last, seconds), power = tried[-1], 1.0
-    if len(tried) > 1:
-        before, less = tried[-2]
-        power = max(1.0, math.log(seconds / less) / math.log(last / before))
+    (before, less), (last, seconds) = tried[-2:]
+    power = max(0.0, math.log(seconds / less) / math.log(last / before))
     return float(seconds * (size / last) ** power)
 
 
