@@ -36,7 +36,7 @@ class AuditResult(AuditLog):
         found = {s.attack.name: s for s in summarise(self)}
         if attack not in found:
             raise SpecError(unknown("attack in this log", attack, found))
-        return {name: interval.mean for name, interval in found[attack].scores.items()}
+        return {name: estimate.value for name, estimate in found[attack].scores.items()}
 
 
 def open_log(path: Path | str) -> AuditResult:

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from seepage.log import AttackRef, AuditLog, Cell, Cost, Example, Header, InputRecord, RunFolder, ThreatRecord
+from seepage.log import (
+    AttackRef,
+    AuditLog,
+    Cell,
+    Cost,
+    Estimate,
+    Example,
+    Header,
+    InputRecord,
+    RunFolder,
+    ThreatRecord,
+)
 from seepage.log import summarise as summarise_log
 
 BASE, ATTACK = AttackRef(name="prior_only"), AttackRef(name="attack", params={"steps": 3})
@@ -83,13 +94,14 @@ def test_counts_claims_costs_and_means_by_hand() -> None:
     assert (summary.claims, summary.claims_right) == (5, 3)
     assert summary.space == "fc"
     assert set(summary.scores) == {"exact", "psnr", "extraction_recall"}
-    assert summary.scores["exact"].mean == pytest.approx(2 / 4)
-    assert summary.scores["psnr"].mean == pytest.approx((100 + 20 + 90 + 30) / 4)
-    assert (summary.scores["psnr"].count, summary.scores["psnr"].groups) == (4, 2)
-    assert summary.scores["extraction_recall"].mean == pytest.approx(0.75)
-    assert (summary.scores["extraction_recall"].count, summary.scores["extraction_recall"].groups) == (2, 2)
+    assert summary.scores["exact"].value == pytest.approx(2 / 4)
+    assert summary.scores["psnr"].value == pytest.approx((100 + 20 + 90 + 30) / 4)
+    assert (summary.scores["psnr"].n, summary.scores["psnr"].batches) == (4, 2)
+    assert summary.scores["extraction_recall"].value == pytest.approx(0.75)
+    recall = summary.scores["extraction_recall"]
+    assert (recall.n, recall.batches) == (2, 2)  # half of three examples is no count: one value a batch
     assert set(summary.baseline) == {"exact", "psnr"}
-    assert summary.baseline["psnr"].mean == pytest.approx((10 + 12 + 14 + 16) / 4)
+    assert summary.baseline["psnr"].value == pytest.approx((10 + 12 + 14 + 16) / 4)
     assert (summary.seconds, summary.rounds, summary.peak_memory_mb) == (2.0, 4, 5.0)
     assert summary.knowledge == ("k",)
     assert summary.notes == ("n1", "n2", "n3")
@@ -132,7 +144,29 @@ def test_the_order_is_that_of_the_log() -> None:
 def test_a_metric_that_some_examples_lack_is_averaged_over_the_others() -> None:
     bare = Example(index=1, client=0, label=0, recovered=False, scores={"lpips": 0.5})
     summary = summary_of(log_of(done(0, [example(0, 1.0, 40.0, 2.0), bare])), ATTACK)
-    assert (summary.scores["psnr"].mean, summary.scores["psnr"].count) == (40.0, 1)
-    assert (summary.scores["lpips"].mean, summary.scores["lpips"].count) == (0.5, 1)
-    assert summary.baseline["psnr"].mean == 2.0
+    assert (summary.scores["psnr"].value, summary.scores["psnr"].n) == (40.0, 1)
+    assert (summary.scores["lpips"].value, summary.scores["lpips"].n) == (0.5, 1)
+    assert summary.baseline["psnr"].value == 2.0
     assert (summary.examples, summary.exact) == (2, 1)
+
+
+def test_scores_that_count_the_examples_of_a_batch_are_counts() -> None:
+    batch = [example(i, 0.0, 20.0, 10.0) for i in range(10)]
+    cells = [
+        done(seed, batch, batch_scores={"label_accuracy": 1.0, "active_neurons": 1.0}) for seed in (0, 1)
+    ]
+    summary = summary_of(log_of(*cells), ATTACK)
+    assert summary.scores["label_accuracy"] == Estimate.of_counts([(10, 10), (10, 10)])
+    assert summary.scores["active_neurons"] == Estimate.of_counts([(1, 1), (1, 1)])  # not of the examples
+    some = [done(seed, batch, batch_scores={"label_accuracy": value}) for seed, value in ((0, 0.7), (1, 0.9))]
+    labels = summary_of(log_of(*some), ATTACK).scores["label_accuracy"]
+    assert labels == Estimate.of_counts([(7, 10), (9, 10)]) and labels.value == pytest.approx(0.8)
+
+
+def test_bounds_stay_where_values_can_be() -> None:
+    batches = [
+        [example(0, 1.0, 100.0, 8.0), example(1, 0.0, 8.0, 8.0)],
+        [example(0, 1.0, 100.0, 9.0), example(1, 1.0, 100.0, 8.0)],
+    ]
+    scores = summary_of(log_of(*(done(i, b) for i, b in enumerate(batches))), ATTACK).scores
+    assert scores["psnr"].high == 100.0 and 0.0 <= scores["exact"].low < 0.75 < scores["exact"].high <= 1.0

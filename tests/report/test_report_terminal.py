@@ -79,8 +79,8 @@ def test_json_form_round_trips_and_holds_the_same_figures(log):
     analytic = found["attacks"][1]
     assert analytic["key"] == "analytic"
     assert analytic["exact"] == 1
-    assert analytic["scores"]["psnr"]["mean"] == pytest.approx(np.mean([100, 22, 10]))
-    assert analytic["baseline"]["psnr"]["mean"] == 10.0
+    assert analytic["scores"]["psnr"]["value"] == pytest.approx(np.mean([100, 22, 10]))
+    assert analytic["baseline"]["psnr"]["value"] == 10.0
     assert found["audit"]["threat"]["name"] == "curious"
     assert found["audit"]["title"] == "A test audit"
     assert found["planned_cells"] == 8

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from seepage.log import AttackRef, Cell, DefenseRecord, Example
+from seepage.log import SHARE, AttackRef, Cell, DefenseRecord, Estimate, Example
 from seepage.tradeoff import Row, TradeoffResult, advise, pareto_front, reconstruction_bound, tradeoff_html
-from seepage.tradeoff.leakage import Leak, Spread, leak, removed_error
+from seepage.tradeoff.leakage import Leak, leak, removed_error
 from seepage.tradeoff.plot import Plot, build_plot
-from seepage.tradeoff.record import StudyFolder, StudyHeader
+from seepage.tradeoff.record import StudyFolder, StudyHeader, TrainingCell
 from seepage.tradeoff.result import _counted_spaces, _leaks, _row, _short_title, _with_stopped
 from seepage.tradeoff.words import leak_text
 
@@ -94,9 +94,11 @@ def cell(seed: int, *errors: float, status: str = "done") -> Cell:
 def test_an_attack_is_summed_up_over_seeds() -> None:
     found = leak(AttackRef(name="a"), [cell(0, 0.0, 0.1), cell(1, 0.05, 0.05)], planned=2)
     assert found.status == "done" and (found.exact_count, found.examples) == (1, 4)
-    assert found.leakage == Spread.of([0.5, 0.5]) and found.exact == Spread.of([0.5, 0.0])
-    assert found.metric == "psnr" and found.baseline == Spread.of([10.0, 10.0])
-    assert found.main is not None and found.main.mean == pytest.approx((100 + 10 + 20 * math.log10(20)) / 4)
+    assert found.leakage == Estimate.of([[1.0, 0.0], [0.5, 0.5]], SHARE)
+    assert found.exact == Estimate.of_counts([(1, 2), (0, 2)])
+    assert found.metric == "psnr" and found.baseline == Estimate.of([[10.0, 10.0], [10.0, 10.0]], "dB")
+    assert found.main is not None and found.main.value == pytest.approx((100 + 10 + 20 * math.log10(20)) / 4)
+    assert found.main.high == 100.0 and found.main.batches == 2
 
 
 def test_what_did_not_run_is_not_taken_for_safe() -> None:
@@ -111,7 +113,7 @@ def test_a_defense_stops_only_what_works_without_it() -> None:
     ruled_out = leak(AttackRef(name="a"), [cell(0, status="not_applicable")], planned=1)
     failed = leak(AttackRef(name="a"), [cell(0, status="failed")], planned=1)
     stopped = _with_stopped([(works,), (ruled_out,), (failed,)])
-    assert stopped[1][0].leakage is not None and stopped[1][0].leakage.mean == 0.0
+    assert stopped[1][0].leakage is not None and stopped[1][0].leakage.value == 0.0
     assert stopped[2][0].leakage is None
     assert all(row[0].leakage is None for row in _with_stopped([(ruled_out,), (ruled_out,)]))
 
@@ -129,17 +131,17 @@ def row(name: str, accuracy: float, leakage: float, *, epsilon: float | None = N
         steps=3 if formal else None,
         sampling_rate=1.0,
     )
-    known = Spread.of([leakage])
+    known = Estimate.of([[leakage]], SHARE)
     one = Leak(
         attack=AttackRef(name="attack"), status="done", leakage=known, exact=known, main=known, metric="psnr"
     )
     return Row(
         point=point,
-        accuracy=Spread.of([accuracy]),
+        accuracy=Estimate.of([[accuracy]], SHARE),
         leaks=(one,),
         worst="attack",
-        leakage=leakage,
-        exact=leakage,
+        leakage=known,
+        exact=known,
     )
 
 
@@ -192,7 +194,8 @@ def test_only_what_counts_is_in_the_row(tmp_path: Path) -> None:
         (*inputs.leaks, *features.leaks),
         frozenset({"input"}),
     )
-    assert (found.leakage, found.exact, len(found.leaks)) == (0.4, 0.4, 2)
+    assert found.leakage is not None and found.exact is not None
+    assert (found.leakage.value, found.exact.value, len(found.leaks)) == (0.4, 0.4, 2)
 
 
 def study(*rows: Row, title: str = "a study") -> TradeoffResult:
@@ -318,6 +321,32 @@ def test_the_worse_of_the_plain_and_the_adaptive_attack_counts() -> None:
     log = SimpleNamespace(header=header, cells_where=lambda wanted: [c for c in cells if wanted(c)])
     (found,) = _leaks(log, 1)  # type: ignore[arg-type]
     assert found.attack == plain and found.adaptive is not None
-    assert found.leakage is not None and found.leakage.mean == 0.0
-    assert found.adaptive.leakage is not None and found.adaptive.leakage.mean == pytest.approx(0.9)
+    assert found.leakage is not None and found.leakage.value == 0.0
+    assert found.adaptive.leakage is not None and found.adaptive.leakage.value == pytest.approx(0.9)
     assert len(found.both) == 2 and _short_title(found.adaptive) == "attack(steps=2), knowing the defense"
+
+
+def test_the_bars_of_the_plot_are_the_intervals() -> None:
+    one = row("none", 0.5, 1.0).model_copy(
+        update={
+            "accuracy": Estimate.of_counts([(90, 200), (100, 200), (110, 200)]),
+            "leakage": Estimate.of_counts([(20, 20), (20, 20), (20, 20)]),
+        }
+    )
+    plot = build_plot([one])
+    assert plot is not None
+    (mark,) = plot.marks
+    assert mark.low < mark.x < mark.high and mark.x - mark.low == pytest.approx(mark.high - mark.x)
+    assert mark.top == mark.y < mark.bottom  # all came back: the leakage may be less, not more
+    page = tradeoff_html(study(one))
+    assert "37.6" in page and "62.4" in page and "95 % interval" in page  # 50 -+ 4.303 * 5 / sqrt(3)
+
+
+def test_accuracies_are_counts_of_tested_examples(tmp_path: Path) -> None:
+    folder, plain = StudyFolder(tmp_path), row("none", 0.9, 0.4)
+    header = study(plain).header.model_copy(update={"training_seeds": (0, 1)})
+    for seed, accuracy in enumerate((0.5, 1.0)):
+        cell = TrainingCell(point=plain.point.key, seed=seed, status="done", accuracy=accuracy, tested=10)
+        folder.write_training(cell)
+    found = _row(folder, header, plain.point, plain.leaks, frozenset({"input"}))
+    assert found.accuracy == Estimate.of_counts([(5, 10), (10, 10)])

@@ -44,10 +44,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> TradeoffResult:
 def test_end_to_end_on_digits(finished: TradeoffResult) -> None:
     none, clipping, private = finished.rows
     assert finished.missing == 0 and all(row.accuracy is not None for row in finished.rows)
-    assert none.exact is not None and none.exact > 0
+    assert none.exact is not None and none.exact.value > 0
     # One factor for the whole update cancels in every quotient: clipping alone stops nothing.
-    assert clipping.exact == none.exact and clipping.leakage == pytest.approx(none.leakage, abs=1e-3)
-    assert private.exact == 0.0 and private.leakage is not None and private.leakage < 0.1
+    assert clipping.exact == none.exact and clipping.leakage is not None and none.leakage is not None
+    assert clipping.leakage.value == pytest.approx(none.leakage.value, abs=1e-3)
+    assert private.exact is not None and private.leakage is not None
+    assert private.exact.value == 0.0 < private.exact.high and private.leakage.value < 0.1
     # Two batches take turns in two rounds, so an example is used once.
     assert private.point.steps == 1
     assert private.point.epsilon == epsilon(sigma=2.0, delta=1e-5, steps=1)
@@ -202,4 +204,5 @@ def test_killed_in_the_middle_it_resumes_in_processes_to_the_same_figures(
     assert resumed.missing == 0
     for mine, theirs in zip(resumed.rows, finished.rows, strict=True):
         assert mine.accuracy == theirs.accuracy and mine.exact == theirs.exact
-        assert math.isclose(mine.leakage or 0, theirs.leakage or 0, abs_tol=1e-3)
+        assert mine.leakage is not None and theirs.leakage is not None
+        assert math.isclose(mine.leakage.value, theirs.leakage.value, abs_tol=1e-3)

@@ -1,7 +1,7 @@
 """The versioned record of a run: written by the auditor as results come, read by reports and nothing else."""
 
+from seepage.log.estimate import RANGES, SHARE, UNITS, Estimate
 from seepage.log.impact import Association, ClassLeakage, associations, by_class
-from seepage.log.intervals import Interval, bootstrap
 from seepage.log.record import (
     ADAPTIVE,
     BASELINE,
@@ -25,7 +25,10 @@ from seepage.log.summary import AttackSummary, summarise
 __all__ = [
     "ADAPTIVE",
     "BASELINE",
+    "RANGES",
     "SCHEMA_VERSION",
+    "SHARE",
+    "UNITS",
     "Association",
     "AttackRef",
     "AttackSummary",
@@ -35,15 +38,14 @@ __all__ = [
     "ColumnRecord",
     "Cost",
     "DefenseRecord",
+    "Estimate",
     "Example",
     "Header",
     "InputRecord",
-    "Interval",
     "NotTried",
     "RunFolder",
     "ThreatRecord",
     "associations",
-    "bootstrap",
     "by_class",
     "cell_id",
     "epsilon_text",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from seepage.log.intervals import Interval, bootstrap
+from seepage.log.estimate import UNITS, Estimate
 from seepage.log.record import AttackRef, Cell, ColumnRecord, Record
 from seepage.log.store import AuditLog
 
@@ -25,9 +26,9 @@ class AttackSummary(Record):
     claims_right: int = 0
     complete: int = 0
     """Runs in which the attack certifies that the update holds nothing else."""
-    scores: dict[str, Interval]
+    scores: dict[str, Estimate]
     """By metric, over examples (psnr, ssim, exact, ...) or batches (extraction_recall, ...)."""
-    baseline: dict[str, Interval]
+    baseline: dict[str, Estimate]
     """The per-example metrics again, for the best guess without any update on the same examples."""
     columns: tuple[ColumnRecord, ...] = ()
     """Of a table: its columns, those first that came out most often beyond the guess."""
@@ -40,13 +41,41 @@ class AttackSummary(Record):
     notes: tuple[str, ...] = ()
 
 
-def _intervals(batches: Iterable[Sequence[Mapping[str, float]]]) -> dict[str, Interval]:
-    """For each metric: one group a batch, one value an example."""
+_OF_EXAMPLES = frozenset({"label_accuracy", "extraction_recall"})
+"""Scores of a batch that are shares of its examples."""
+
+
+def _of_batches(cells: Sequence[Cell]) -> dict[str, Estimate]:
+    """Scores of whole batches. Where they count examples they become counts: 0.9 of 20 labels are 18 of 20.
+
+    So all of the labels are n of n, not a few values of 1.
+    """
+    found = {}
+    for name in dict.fromkeys(name for cell in cells for name in cell.batch_scores):
+        own = [(c.batch_scores[name], len(c.examples)) for c in cells if name in c.batch_scores]
+        counted = [(score * size, size) for score, size in own]
+        if name in _OF_EXAMPLES and all(size and _whole(count) for count, size in counted):
+            found[name] = Estimate.of_counts([(round(count), size) for count, size in counted])
+        else:
+            found[name] = Estimate.of([[score] for score, _ in own], UNITS.get(name, ""))
+    return found
+
+
+def _whole(count: float) -> bool:
+    return math.isfinite(count) and abs(count - round(count)) < 1e-6
+
+
+def _estimates(batches: Iterable[Sequence[Mapping[str, float]]]) -> dict[str, Estimate]:
+    """For each metric: one batch a seed, one value an example.
+
+    With several clients, examples of one client are more alike than those of two, but all of a seed share the
+    model as well: the seed is what is independent.
+    """
     groups: dict[str, list[list[float]]] = {}
     for batch in batches:
         for name in dict.fromkeys(name for scores in batch for name in scores):
             groups.setdefault(name, []).append([scores[name] for scores in batch if name in scores])
-    return {name: bootstrap(values) for name, values in groups.items()}
+    return {name: Estimate.of(values, UNITS.get(name, "")) for name, values in groups.items()}
 
 
 def _status(cells: Sequence[Cell], planned: int) -> tuple[str, str]:
@@ -79,9 +108,8 @@ def summarise_attack(log: AuditLog, attack: AttackRef) -> AttackSummary:
         claims=sum(c.claims for c in done),
         claims_right=sum(c.claims_right for c in done),
         complete=sum(c.complete is True for c in done),
-        scores=_intervals([e.scores for e in c.examples] for c in done)
-        | _intervals([c.batch_scores] for c in done),
-        baseline=_intervals([e.baseline for e in c.examples] for c in done),
+        scores=_estimates([e.scores for e in c.examples] for c in done) | _of_batches(done),
+        baseline=_estimates([e.baseline for e in c.examples] for c in done),
         columns=_columns(done),
         seconds=sum(c.seconds for c in costs) / max(1, len(costs)),
         rounds=max((c.rounds for c in costs), default=0),

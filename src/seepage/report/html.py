@@ -105,8 +105,8 @@ def build_section(log: AuditLog, summary: AttackSummary) -> Section:
         reason=sentence(summary.reason),
         figures=tuple(_figure_pair(summary, key) for key in _main_first(log, summary, per_example)),
         batch_figures=tuple(
-            (measure(key).title, figure(measure(key), interval))
-            for key, interval in summary.scores.items()
+            (measure(key).title, figure(measure(key), estimate))
+            for key, estimate in summary.scores.items()
             if key not in per_example
         ),
         columns=build_columns(summary),
@@ -193,8 +193,10 @@ def _rows_in_words(log: AuditLog, limit: str) -> list[str]:
 
 def _interval_note(summaries: Sequence[AttackSummary]) -> str:
     note = (
-        "Intervals are 95 % percentile intervals of a two-level bootstrap: whole batches are drawn again "
-        "first, then examples within them, because examples of one batch share an update."
+        "Intervals are made to hold the mean over further batches in 95 % of such audits. Examples of one "
+        "batch share an update, so batches are what counts: Student's t over them, wider on the side of a "
+        "long tail; for shares a beta-binomial model of the counts, never narrower than Clopper and "
+        "Pearson's interval. With few batches they are wide; more seeds make them narrower."
     )
     if max((s.cells for s in summaries), default=0) == 1:
         note += (

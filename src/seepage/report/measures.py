@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
 
-from seepage.log import AttackSummary, Header, Interval
+from seepage.log import AttackSummary, Estimate, Header
 from seepage.report.words import number
 
 Lead = Literal["far", "ahead", "none"]
@@ -36,8 +36,8 @@ class Measure:
     def with_unit(self, value: float) -> str:
         return f"{self.text(value)} {self.unit}".rstrip()
 
-    def range_text(self, interval: Interval) -> str:
-        return f"{self.text(interval.low)} to {self.text(interval.high)}"
+    def range_text(self, estimate: Estimate) -> str:
+        return f"{self.text(estimate.low)} to {self.text(estimate.high)}"
 
     def beats(self, value: float, guess: float, *, margins: float = 0.0) -> bool:
         """Whether `value` leaks more than `guess` by at least `margins` wide margins.
@@ -49,16 +49,18 @@ class Measure:
             return value > guess and value >= guess + margins * self.wide
         return value < guess and value * self.wide**margins <= guess
 
-    def lead(self, attack: Interval, guess: Interval) -> Lead:
+    def lead(self, attack: Estimate, guess: Estimate) -> Lead:
         """Compare the careful ends: the attack's weaker end against the guess's stronger end.
 
         A single value has no interval, so for it only a wide margin counts.
         """
-        weak = attack.low if self.higher_leaks else attack.high
-        strong = guess.high if self.higher_leaks else guess.low
+        weak, strong = attack.value, guess.value
+        if attack.n > 1:
+            weak = attack.low if self.higher_leaks else attack.high
+            strong = guess.high if self.higher_leaks else guess.low
         if self.beats(weak, strong, margins=1):
             return "far"
-        return "ahead" if attack.count > 1 and self.beats(weak, strong) else "none"
+        return "ahead" if attack.n > 1 and self.beats(weak, strong) else "none"
 
 
 _ALL = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seepage.log import BASELINE, AttackSummary, Header, Interval
+from seepage.log import BASELINE, AttackSummary, Estimate, Header
 from seepage.report.measures import MAIN, MEASURES, SECOND, Measure, measure, summary_measure
 from seepage.report.words import DASH, duration, number, percent
 
@@ -67,12 +67,12 @@ def build_table(header: Header, summaries: Sequence[AttackSummary]) -> Table:
     return Table(main, second, tuple(_row(header, s, main, second) for s in ordered))
 
 
-def figure(what: Measure, interval: Interval | None, *, note: str = "") -> Figure:
+def figure(what: Measure, estimate: Estimate | None, *, note: str = "") -> Figure:
     """A mean with its interval; a single value has none."""
-    if interval is None:
+    if estimate is None:
         return Figure()
-    spread = what.range_text(interval) if interval.count > 1 else ""
-    return Figure(mean=what.text(interval.mean), interval=spread, note=note)
+    spread = what.range_text(estimate) if estimate.n > 1 else ""
+    return Figure(mean=what.text(estimate.value), interval=spread, note=note)
 
 
 def _row(header: Header, summary: AttackSummary, main: Measure, second: Measure | None) -> Row:
@@ -92,9 +92,9 @@ def _row(header: Header, summary: AttackSummary, main: Measure, second: Measure 
         exact=f"{summary.exact} of {summary.examples}" if ran else DASH,
         main=figure(own, summary.scores.get(own.key), note=note),
         guess=figure(own, summary.baseline.get(own.key)),
-        second=second.text(beside.mean) if second and beside else DASH,
+        second=second.text(beside.value) if second and beside else DASH,
         claims=f"{summary.claims_right} of {summary.claims}" if summary.claims else DASH,
-        labels=percent(labels.mean) if labels else DASH,
+        labels=percent(labels.value) if labels else DASH,
         time=duration(summary.seconds) if ran else DASH,
         rounds=str(summary.rounds) if ran else DASH,
         memory=f"{number(summary.peak_memory_mb, 0)} MB" if ran else DASH,

@@ -44,7 +44,7 @@ class _Finding:
     def rank(self) -> tuple[int, float, bool, int, float]:
         whole = max(1, self.summary.examples)
         score = self.summary.scores.get(self.measure.key)
-        mean = score.mean if score else 0.0
+        mean = score.value if score else 0.0
         # at equal counts, what needs no crafted weights and fewer updates is the worse news
         effort = (not self.summary.crafted, -self.summary.rounds) if self.count else (False, 0)
         return (
@@ -95,7 +95,7 @@ def _judge(log: AuditLog, summary: AttackSummary, guess: AttackSummary | None) -
     measure = summary_measure(log.header, summary)
     features = summary.space != "input"
     exact_guess = summary.baseline.get("exact")
-    guessed = round(exact_guess.mean * exact_guess.count) if exact_guess else 0
+    guessed = round(exact_guess.value * exact_guess.n) if exact_guess else 0
     if summary.exact > guessed:
         return _Finding("exact_features" if features else "exact", summary, measure, summary.exact)
     score, base = summary.scores.get(measure.key), summary.baseline.get(measure.key)
@@ -163,7 +163,7 @@ def _standout(log: AuditLog, best: _Finding) -> str:
 
 
 def _labels(log: AuditLog, best: _Finding) -> str:
-    accuracy = percent(best.summary.scores["label_accuracy"].mean)
+    accuracy = percent(best.summary.scores["label_accuracy"].value)
     one = NOUNS[log.header.input.modality][0]
     return (
         f"{server(log.header, best.summary)} infers {accuracy} of the labels {vantage(log, best.summary)}, "
@@ -203,14 +203,14 @@ def _figures(log: AuditLog, best: _Finding) -> list[str]:
     if score is None:
         return []
     measure, name = best.measure, best.summary.attack.name
-    interval = f" (95 % interval {measure.range_text(score)})" if score.count > 1 else ""
-    kind = "Mean " if score.count > 1 else ""
-    text = f"{kind}{measure.words} of {name}: {measure.with_unit(score.mean)}{interval}"
+    interval = f" (95 % interval {measure.range_text(score)})" if score.n > 1 else ""
+    kind = "Mean " if score.n > 1 else ""
+    text = f"{kind}{measure.words} of {name}: {measure.with_unit(score.value)}{interval}"
     if base is None:
         return [f"{sentence(text)} The log holds no baseline to compare it with."]
     guess = "the mean feature" if best.summary.space != "input" else "the best guess without any update"
-    base_range = f" ({measure.range_text(base)})" if base.count > 1 else ""
-    return [f"{sentence(text)[:-1]}, against {measure.with_unit(base.mean)}{base_range} for {guess}."]
+    base_range = f" ({measure.range_text(base)})" if base.n > 1 else ""
+    return [f"{sentence(text)[:-1]}, against {measure.with_unit(base.value)}{base_range} for {guess}."]
 
 
 def _caveats(log: AuditLog, best: _Finding, guess: AttackSummary | None) -> list[str]:
@@ -225,8 +225,8 @@ def _caveats(log: AuditLog, best: _Finding, guess: AttackSummary | None) -> list
     labels = summary.scores.get("label_accuracy")
     if labels and best.kind != "labels" and "labels" not in log.header.threat.grants:
         base = guess.scores.get("label_accuracy") if guess else None
-        beside = f"the baseline {percent(base.mean)}" if base else "this log has no baseline for labels"
-        said.append(f"It also infers {percent(labels.mean)} of the labels ({beside}).")
+        beside = f"the baseline {percent(base.value)}" if base else "this log has no baseline for labels"
+        said.append(f"It also infers {percent(labels.value)} of the labels ({beside}).")
     if _LEVELS[best.kind] == "none_shown":
         said.append("That is not a proof of safety: stronger attacks exist.")
     else:

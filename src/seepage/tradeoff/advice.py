@@ -10,7 +10,7 @@ from seepage.log import epsilon_text
 from seepage.tradeoff.caveats import WEAK_EPSILON, adaptive_attacker, caveats, part_of_the_protocol
 from seepage.tradeoff.result import Row, TradeoffResult
 from seepage.tradeoff.spec import NONE
-from seepage.tradeoff.words import accuracy_text, percent
+from seepage.tradeoff.words import percent, share, share_text
 
 LITTLE = 0.01
 """Leakage without a defense below this: there is nothing to rank."""
@@ -62,14 +62,16 @@ def advise(result: TradeoffResult) -> Advice:
 
 def _rank(result: TradeoffResult, plain: Row) -> tuple[Ranked, ...]:
     chance = 1 / result.header.num_classes
-    if plain.accuracy is None or plain.accuracy.mean <= chance or (plain.leakage or 0) < LITTLE:
+    if plain.accuracy is None or plain.accuracy.value <= chance:
+        return ()
+    if plain.leakage is None or plain.leakage.value < LITTLE:
         return ()
     found = []
     for row in result.rows:
         if row is plain or row.accuracy is None or row.leakage is None:
             continue
-        kept = _clip((row.accuracy.mean - chance) / (plain.accuracy.mean - chance))
-        stopped = _clip(1 - round(row.leakage, 3) / round(plain.leakage or 1, 3))
+        kept = _clip((row.accuracy.value - chance) / (plain.accuracy.value - chance))
+        stopped = _clip(1 - round(row.leakage.value, 3) / round(plain.leakage.value, 3))
         found.append(Ranked(row=row, score=kept * stopped, words=_words(row, kept, stopped)))
     # At equal scores a proof comes before a heuristic.
     return tuple(sorted(found, key=lambda r: (-round(r.score, 2), not r.row.point.formal)))
@@ -78,7 +80,7 @@ def _rank(result: TradeoffResult, plain: Row) -> tuple[Ranked, ...]:
 def _words(row: Row, kept: float, stopped: float) -> str:
     said = (
         f"stops {percent(stopped)} of what these attacks got and keeps {percent(kept)} of the accuracy above "
-        f"chance ({accuracy_text(row.accuracy)}); {percent(row.exact)} of the examples come back exactly."
+        f"chance ({share_text(row.accuracy)}); {share_text(row.exact)} of the examples come back exactly."
     )
     if row.point.epsilon is None:
         return said + " No proof stands behind it."
@@ -94,24 +96,26 @@ def _words(row: Row, kept: float, stopped: float) -> str:
 def _headline(result: TradeoffResult, plain: Row, ranking: Sequence[Ranked]) -> tuple[str, str]:
     if plain.accuracy is None or plain.leakage is None:
         return "unknown", "The runs without a defense are not finished, so nothing can be compared yet."
-    if plain.leakage < LITTLE:
+    if plain.leakage.value < LITTLE:
         return "some", "These attacks got nothing even without a defense: this study cannot rank defenses."
-    if plain.accuracy.mean <= 1 / result.header.num_classes:
+    if plain.accuracy.value <= 1 / result.header.num_classes:
         return (
             "unknown",
             "The training learns nothing even without a defense: raise training.rounds or protocol.lr.",
         )
     if not ranking:
-        return "high", f"No defense was measured; without one, {percent(plain.exact)} of the examples leak."
+        return (
+            "high",
+            f"No defense was measured; without one, {share_text(plain.exact)} of the examples leak.",
+        )
     best = ranking[0]
     if best.score < BEARABLE:
         return "high", f"None of these defenses is a good compromise; {best.row.point.title} comes nearest."
-    reached = best.row.accuracy.mean if best.row.accuracy is not None else None
     level = "none_shown" if _proven(best.row) else "some"
     return level, (
-        f"Against these attacks {best.row.point.title} is the best compromise: {percent(reached)} accuracy "
-        f"({percent(plain.accuracy.mean)} without it) and a leakage of {percent(best.row.leakage)} "
-        f"({percent(plain.leakage)} without it)."
+        f"Against these attacks {best.row.point.title} is the best compromise: {share(best.row.accuracy)} "
+        f"accuracy ({share(plain.accuracy)} without it) and a leakage of {share(best.row.leakage)} "
+        f"({share(plain.leakage)} without it)."
     )
 
 
@@ -121,15 +125,15 @@ def _unstable(result: TradeoffResult, plain: Row) -> Iterator[str]:
     Changes of the protocol may do better for good reasons: more examples or more local steps in a round.
     """
     reached = {
-        row.accuracy.mean: row
+        row.accuracy.value: row
         for row in result.rows
         if row.accuracy is not None and not part_of_the_protocol(row.point)
     }
-    if plain.accuracy is None or max(reached) <= plain.accuracy.mean + UNSTABLE:
+    if plain.accuracy is None or max(reached) <= plain.accuracy.value + UNSTABLE:
         return
     best = reached[max(reached)]
     yield (
-        f"Do not read the accuracies yet: training without a defense ends at {percent(plain.accuracy.mean)}, "
+        f"Do not read the accuracies yet: training without a defense ends at {share(plain.accuracy)}, "
         f"with {best.point.title} at {percent(max(reached))}, so it is unstable at this learning rate. Lower "
         "protocol.lr and run the study again."
     )

@@ -93,7 +93,7 @@ def _of_the_training(result: TradeoffResult) -> Iterator[str]:
     if seeds == 1:
         yield "Only one seed: how much the figures vary is not known."
     elif seeds < 5:
-        yield f"Only {seeds} seeds: differences of the size of ± mean nothing."
+        yield f"Only {seeds} seeds: the 95 % intervals are wide, and differences inside of them mean nothing."
 
 
 def _reads_single_rows(attack: AttackRef) -> bool:

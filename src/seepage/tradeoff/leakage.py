@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
 
-from seepage.log import AttackRef, Cell
+from seepage.log import SHARE, UNITS, AttackRef, Cell, Estimate
 from seepage.log.record import Record
 from seepage.types import INPUT_SPACE
 
@@ -14,20 +13,8 @@ MAIN = ("psnr", "token_accuracy", "rmse", "cosine")
 """The metric shown: of pictures, texts, rows, and of a layer's features."""
 
 
-class Spread(Record):
-    """A mean over seeds, with their standard deviation (0 for a single seed)."""
-
-    mean: float
-    deviation: float
-    seeds: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """
-        >>> Spread.of([1.0, 3.0]).mean
-        2.0
-        """
-        return cls(mean=fmean(values), deviation=stdev(values) if len(values) > 1 else 0.0, seeds=len(values))
+def value_of(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value
 
 
 class Leak(Record):
@@ -39,15 +26,15 @@ class Leak(Record):
     reason: str = ""
     space: str = INPUT_SPACE
     """What was rebuilt: inputs, or the features that enter the layer of this name."""
-    exact: Spread | None = None
+    exact: Estimate | None = None
     """Share of the examples that came back exactly."""
     exact_count: int = 0
     examples: int = 0
     metric: str = ""
-    main: Spread | None = None
-    baseline: Spread | None = None
+    main: Estimate | None = None
+    baseline: Estimate | None = None
     """The same metric for the best guess that saw no update."""
-    leakage: Spread | None = None
+    leakage: Estimate | None = None
     """0: no better than that guess. 1: perfect copies."""
     rounds: int = 0
     adaptive: Leak | None = None
@@ -60,7 +47,8 @@ class Leak(Record):
 
     def stopped(self) -> Leak:
         """An attack that works without the defense and cannot work with it took nothing."""
-        nothing = Spread.of([0.0])
+        # nothing was measured, so the ends are those of all shares
+        nothing = Estimate(value=0.0, low=0.0, high=1.0, n=0, unit=SHARE, batches=0)
         return self.model_copy(update={"leakage": nothing, "exact": nothing})
 
     @property
@@ -116,16 +104,14 @@ def leak(attack: AttackRef, cells: Sequence[Cell], planned: int) -> Leak:
         metric=metric,
         main=_over_seeds(done, metric),
         baseline=_over_seeds(done, metric, of_guess=True),
-        leakage=Spread.of([fmean(removed_error(e.scores, e.baseline) for e in c.examples) for c in done]),
+        leakage=Estimate.of([[removed_error(e.scores, e.baseline) for e in c.examples] for c in done], SHARE),
         rounds=max((c.cost.rounds for c in done if c.cost is not None), default=0),
     )
 
 
-def _over_seeds(cells: Sequence[Cell], metric: str, *, of_guess: bool = False) -> Spread | None:
-    means = []
+def _over_seeds(cells: Sequence[Cell], metric: str, *, of_guess: bool = False) -> Estimate | None:
+    batches = []
     for cell in cells:
         chosen = [e.baseline if of_guess else e.scores for e in cell.examples]
-        values = [scores[metric] for scores in chosen if metric in scores]
-        if values:
-            means.append(fmean(values))
-    return Spread.of(means) if means else None
+        batches.append([scores[metric] for scores in chosen if metric in scores])
+    return Estimate.of(batches, UNITS[metric]) if any(batches) else None

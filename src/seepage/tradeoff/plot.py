@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seepage.log import epsilon_text
+from seepage.log import Estimate, epsilon_text
 from seepage.tradeoff.result import Row
 
 WIDTH, HEIGHT = 640, 420
@@ -27,7 +27,10 @@ class Mark:
     y: float
     low: float
     high: float
-    """Ends of the accuracy's ± bar."""
+    """Ends of the accuracy's 95 % interval."""
+    top: float
+    bottom: float
+    """Ends of the leakage's."""
     label: str
     label_x: float
     label_y: float
@@ -53,19 +56,21 @@ class Plot:
 
 def build_plot(rows: Sequence[Row]) -> Plot | None:
     """None when no row has both figures."""
-    known = [(n, r) for n, r in enumerate(rows) if r.accuracy is not None and r.leakage is not None]
+    known = [
+        (n, r, r.accuracy, r.leakage)
+        for n, r in enumerate(rows)
+        if r.accuracy is not None and r.leakage is not None
+    ]
     if not known:
         return None
-    means = [r.accuracy.mean for _, r in known if r.accuracy is not None]
+    means = [accuracy.value for _, _, accuracy, _ in known]
     low = math.floor(10 * min(means) - 0.2) / 10
     high = math.ceil(10 * max(means) + 0.2) / 10
     marks: list[Mark] = []
-    spots = [
-        (_x(r.accuracy.mean, low, high), _y(r.leakage or 0.0)) for _, r in known if r.accuracy is not None
-    ]
+    spots = [(_x(accuracy.value, low, high), _y(leakage.value)) for _, _, accuracy, leakage in known]
     # From below upwards, so that labels which have to give way move up into free space.
-    for number, row in sorted(known, key=lambda pair: (pair[1].leakage or 0.0, pair[0])):
-        marks.append(_mark(number, row, low, high, marks, spots))
+    for number, row, accuracy, leakage in sorted(known, key=lambda one: (one[3].value, one[0])):
+        marks.append(_mark(number, row, accuracy, leakage, (low, high), marks, spots))
     front = sorted((m.x, m.y) for m in marks if m.front)
     marks.sort(key=lambda mark: mark.kind == "none")  # drawn last, for it must not be hidden
     ticks = round((high - low) * 10)
@@ -83,22 +88,23 @@ def build_plot(rows: Sequence[Row]) -> Plot | None:
 def _mark(
     number: int,
     row: Row,
-    low: float,
-    high: float,
+    accuracy: Estimate,
+    leakage: Estimate,
+    ends: tuple[float, float],
     placed: Sequence[Mark],
     spots: Sequence[tuple[float, float]],
 ) -> Mark:
-    mean = row.accuracy.mean if row.accuracy is not None else 0.0
-    deviation = row.accuracy.deviation if row.accuracy is not None else 0.0
-    x, y = _x(mean, low, high), _y(row.leakage or 0.0)
+    x, y = _x(accuracy.value, *ends), _y(leakage.value)
     label = str(number) if row.point.epsilon is None else f"{number}: ε {epsilon_text(row.point.epsilon)}"
     label_x, label_y, to_left = _free_place(label, x, y, placed, spots)
     return Mark(
         number=number,
         x=x,
         y=y,
-        low=max(LEFT, _x(mean - deviation, low, high)),
-        high=min(RIGHT, _x(mean + deviation, low, high)),
+        low=max(LEFT, _x(accuracy.low, *ends)),
+        high=min(RIGHT, _x(accuracy.high, *ends)),
+        top=_y(leakage.high if leakage.n else leakage.value),
+        bottom=_y(leakage.low),
         label=label,
         label_x=label_x,
         label_y=label_y,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seepage.log import ADAPTIVE, BASELINE, AuditLog, DefenseRecord
+from seepage.log import ADAPTIVE, BASELINE, AuditLog, DefenseRecord, Estimate
 from seepage.log.record import Record
-from seepage.tradeoff.leakage import Leak, Spread, leak
+from seepage.tradeoff.leakage import Leak, leak, value_of
 from seepage.tradeoff.record import StudyFolder, StudyHeader
 from seepage.tradeoff.robustness import reconstruction_bound
 from seepage.types import INPUT_SPACE
@@ -19,16 +19,16 @@ class Row(Record):
     """One defense at one strength: its price, what still leaked and what theory allows."""
 
     point: DefenseRecord
-    accuracy: Spread | None
+    accuracy: Estimate | None
     accuracy_note: str = ""
     leaks: tuple[Leak, ...]
     worst: str = ""
     """The attack that leaked most, adaptive ones included."""
-    leakage: float | None = None
+    leakage: Estimate | None = None
     """The worst attack's share of the guess's error removed; None: not known yet. Of inputs, unless every
-    attack of the study that got anything got features."""
-    exact: float | None = None
-    """The worst attack's share of exact copies."""
+    attack of the study that got anything got features. The interval is that attack's own."""
+    exact: Estimate | None = None
+    """The largest share of exact copies that an attack got."""
     bound_seen: float | None = None
     """Reconstruction robustness for what the attacks saw."""
     bound_training: float | None = None
@@ -63,7 +63,7 @@ class TradeoffResult:
             _row(folder, header, point, found, counted)
             for point, found in zip(header.points, leaks, strict=True)
         ]
-        marks = pareto_front([(_mean(row.accuracy), row.leakage) for row in rows])
+        marks = pareto_front([(value_of(row.accuracy), value_of(row.leakage)) for row in rows])
         trained = sum(
             int(folder.training_file(p.key, s).is_file())
             for p in header.points
@@ -147,19 +147,24 @@ def _row(
 ) -> Row:
     trainings = [folder.read_training(point.key, seed) for seed in header.training_seeds]
     finished = [cell for cell in trainings if cell is not None]
-    reached = [cell.accuracy for cell in finished if cell.accuracy is not None]
+    reached = [
+        (round(cell.accuracy * cell.tested), cell.tested)
+        for cell in finished
+        if cell.accuracy is not None and cell.tested
+    ]
     every = [one for pair in leaks for one in pair.both if one.space in counted]
-    measured = [(one.leakage.mean, _short_title(one)) for one in every if one.leakage is not None]
-    leakage, worst = max(measured) if measured else (None, "")
+    measured = [(one.leakage, _short_title(one)) for one in every if one.leakage is not None]
+    leakage, worst = max(measured, key=lambda pair: (pair[0].value, pair[1]), default=(None, ""))
+    exact = [one.exact for one in every if one.exact is not None]
     seen = max((one.rounds for one in every), default=0)
     return Row(
         point=point,
-        accuracy=Spread.of(reached) if reached else None,
+        accuracy=Estimate.of_counts(reached) if reached else None,
         accuracy_note=next((cell.reason for cell in finished if cell.reason), ""),
         leaks=leaks,
         worst=worst,
         leakage=leakage,
-        exact=max((one.exact.mean for one in every if one.exact is not None), default=None),
+        exact=max(exact, key=lambda share: share.value, default=None),
         bound_seen=_bound(header, point, seen * (point.uses_per_round or 1)),
         bound_training=_bound(header, point, point.steps or 0),
     )
@@ -191,7 +196,3 @@ def _bound(header: StudyHeader, point: DefenseRecord, steps: int) -> float | Non
     if point.sigma is None or point.protects != "one example" or steps == 0:
         return None
     return reconstruction_bound(sigma=point.sigma, steps=steps, prior_success=header.prior_success)
-
-
-def _mean(spread: Spread | None) -> float | None:
-    return None if spread is None else spread.mean

@@ -6,14 +6,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seepage.log import epsilon_text
+from seepage.log import Estimate, epsilon_text
 from seepage.tradeoff.advice import advise
+from seepage.tradeoff.leakage import value_of
 from seepage.tradeoff.result import Row, TradeoffResult
 from seepage.tradeoff.words import (
     DASH,
-    accuracy_text,
     percent,
     printable,
+    range_text,
+    share,
 )
 
 
@@ -34,12 +36,14 @@ def print_tradeoff(result: TradeoffResult, console: Console | None = None) -> No
     if several:
         table.add_column("Worst attack", overflow="fold")
     for row in result.rows:
-        worst = printable(row.worst) if row.leakage else DASH
+        worst = printable(row.worst) if value_of(row.leakage) else DASH
         table.add_row(*_cells(row), *([Text(worst)] if several else []))
     console.print(table)
-    console.print(
-        Text("* Pareto front. At most: theory's bound for what the attacks saw (DP-SGD only).", style="dim")
+    legend = (
+        "Below each share: its 95 % interval. * Pareto front. At most: theory's bound for what the attacks "
+        "saw (DP-SGD only)."
     )
+    console.print(Text(legend, style="dim"))
     for number, place in enumerate(advice.ranking, start=1):
         console.print(Text(printable(f"{number}. {place.row.point.title} {place.words}")))
     console.print()
@@ -47,14 +51,19 @@ def print_tradeoff(result: TradeoffResult, console: Console | None = None) -> No
         console.print(Text(printable(f"- {caveat}"), style="dim"))
 
 
+def _with_range(estimate: Estimate | None) -> Text:
+    """The share, and its interval below."""
+    ends = range_text(estimate)
+    text = Text(share(estimate))
+    return text.append(f"\n{ends}", style="dim") if ends else text
+
+
 def _cells(row: Row) -> list[Text]:
     epsilon = row.point.epsilon
     return [
         Text("*" if row.pareto else ""),
         Text(printable(row.point.title)),
-        Text(accuracy_text(row.accuracy)),
-        Text(percent(row.leakage)),
-        Text(percent(row.exact)),
+        *(_with_range(estimate) for estimate in (row.accuracy, row.leakage, row.exact)),
         Text(DASH if epsilon is None else epsilon_text(epsilon)),
         Text(percent(row.bound_seen)),
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import unicodedata
 
-from seepage.tradeoff.leakage import Leak, Spread
+from seepage.log import Estimate
+from seepage.tradeoff.leakage import Leak, value_of
 from seepage.types import INPUT_SPACE
 
 DASH = "–"
@@ -35,26 +36,40 @@ def percent(value: float | None) -> str:
     return f"{100 * value:.1f}{SPACE}%"
 
 
-def accuracy_text(spread: Spread | None) -> str:
+def share_text(estimate: Estimate | None) -> str:
     """
-    >>> accuracy_text(Spread(mean=0.5, deviation=0.01, seeds=2)).split()
-    ['50.0', '±', '1.0', '%']
+    >>> share_text(Estimate.of_counts([(10, 20), (30, 60)])).split()
+    ['50.0', '%', '(38.6', 'to', '61.4)']
     """
-    if spread is None:
-        return DASH
-    if spread.seeds == 1:
-        return percent(spread.mean)
-    return f"{100 * spread.mean:.1f}{SPACE}±{SPACE}{100 * spread.deviation:.1f}{SPACE}%"
+    ends = range_text(estimate)
+    return f"{share(estimate)} ({ends})" if ends else share(estimate)
+
+
+def share(estimate: Estimate | None) -> str:
+    """Without its interval."""
+    return percent(value_of(estimate))
+
+
+def range_text(estimate: Estimate | None) -> str:
+    """The 95 % interval of a share in percent, without the sign; empty for a single value and for none.
+
+    >>> range_text(Estimate.of_counts([(0, 60)])).split()
+    ['0.0', 'to', '6.0']
+    """
+    if estimate is None or estimate.n < 2 or math.isnan(estimate.low):
+        return ""
+    return f"{100 * estimate.low:.1f}{SPACE}to{SPACE}{100 * estimate.high:.1f}"
 
 
 def metric_text(leak: Leak) -> str:
-    """The main metric beside the guess's: `PSNR 34.1 ± 2.0 dB (guess 14.2)`."""
+    """The main metric beside the guess's: `PSNR 34.1 dB, 30.2 to 38.0 (guess 14.2)`."""
     if leak.main is None:
         return ""
     unit, decimals = UNITS.get(leak.metric, ("", 2))
-    spread = f" ± {leak.main.deviation:.{decimals}f}" if leak.main.seeds > 1 else ""
-    guess = f" (guess {leak.baseline.mean:.{decimals}f})" if leak.baseline is not None else ""
-    return f"{NAMES[leak.metric]} {leak.main.mean:.{decimals}f}{spread}{unit}{guess}"
+    main = leak.main
+    ends = f", {main.low:.{decimals}f} to {main.high:.{decimals}f}" if main.n > 1 else ""
+    guess = f" (guess {leak.baseline.value:.{decimals}f})" if leak.baseline is not None else ""
+    return f"{NAMES[leak.metric]} {main.value:.{decimals}f}{unit}{ends}{guess}"
 
 
 def leak_text(leak: Leak) -> str:
