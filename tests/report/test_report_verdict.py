@@ -18,7 +18,7 @@ def test_exact_images_from_one_update_with_all_details(new_log):
     found = judge(builder.add_images("analytic", [100.0] * 14 + [10.0] * 6))
     assert found.level == "high"
     assert found.headline == "A curious server recovers 14 of 20 images exactly from one update."
-    # mean (14*100 + 6*10)/20 = 73; the ends come from the seeded bootstrap of seepage.log
+    # mean (14*100 + 6*10)/20 = 73; the ends are those of seepage.log
     interval = summarise(builder.build())[1].scores["psnr"]
     assert found.details == (
         f"Mean PSNR of analytic: 73.0 dB (95 % interval {interval.low:.1f} to {interval.high:.1f}), "
