@@ -8,11 +8,12 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from seepage.defenses import Deployment, per_example
 from seepage.defenses.dense_clipping import is_plain_dense
 from seepage.defenses.dp_sgd import dp_sgd
-from seepage.defenses.per_example import clipped_sum, per_example_gradients
+from seepage.defenses.per_example import clipped_sum, loop_gradients, per_example_gradients
 from seepage.errors import ModelError
 from seepage.federation import client, local_update
 from seepage.types import Batch, Broadcast, LocalTraining, Update, UpdateKind
@@ -142,6 +143,32 @@ def test_dense_networks_are_clipped_without_forming_the_gradients(
     expected = clipped_sum(model, parameters, {}, batch, loss, clip=clip)
     assert all(torch.allclose(found[name], expected[name], rtol=1e-12, atol=1e-14) for name in parameters)
     assert not any(t.requires_grad for t in found.values())
+
+
+def shared_weight_net() -> nn.Sequential:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 36), nn.ReLU(), nn.Linear(36, 36))
+    model[3].weight = model[1].weight
+    return model
+
+
+@pytest.mark.parametrize("change", ["pruned", "weight norm", "shared"])
+def test_weights_that_are_computed_or_shared_are_clipped_by_their_own_gradients(change: str) -> None:
+    torch.manual_seed(8)
+    model = (shared_weight_net() if change == "shared" else dense_net()).double()
+    if change == "pruned":
+        prune.l1_unstructured(model[1], "weight", amount=0.5)
+    if change == "weight norm":
+        nn.utils.weight_norm(model[1])
+    batch = Batch(torch.randn(3, 1, 6, 6, dtype=torch.float64), torch.tensor([0, 1, 2]))
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    found = clipped_sum(model, parameters, buffers, batch, "auto", clip=0.3)
+    expected = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    for i in range(3):
+        own = loop_gradients(model, parameters, buffers, batch.select(slice(i, i + 1)), "auto")
+        norm = torch.cat([g.flatten() for g in own.values()]).norm()
+        for name, gradient in own.items():
+            expected[name] += gradient[0] * min(1.0, 0.3 / float(norm))
+    assert all(torch.allclose(found[name], expected[name]) for name in parameters)
 
 
 def test_frozen_layers_do_not_count_towards_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,27 @@ def test_a_layer_that_reads_the_input_loses_its_largest_pixels() -> None:
     assert (name, mask.tolist()) == ("1.weight", [1.0, 0.0, 1.0, 0.0])
 
 
+def test_a_layer_that_clients_do_not_train_as_it_is_is_passed_over() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    nn.utils.parametrizations.weight_norm(model[1])
+    assert soteria_mask(model, torch.rand(2, 1, 2, 2), share=0.5)[0] == "3.weight"
+
+
+def test_a_model_without_forward_derivatives_is_told_how_it_can_be_defended() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.cell(x)[0][:, -1])
+
+    inputs = torch.rand(2, 3, 4)
+    with pytest.raises(ModelError, match="set probes = 0"):
+        soteria_mask(Recurrent(), inputs, share=0.5, probes=4)
+    assert soteria_mask(Recurrent(), inputs, share=0.5)[0] == "head.weight"
+
+
 def test_a_model_it_does_not_fit_is_refused() -> None:
     received = Broadcast(conv_net())
     with pytest.raises(SpecError, match=r"unknown dense layer for Soteria '5'.*Valid: 4"):

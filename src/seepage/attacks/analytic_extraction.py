@@ -17,7 +17,7 @@ from seepage.attacks.parts.certify import TOLERANCE, Certificate, certify
 from seepage.attacks.parts.crafting.routes import Decode
 from seepage.attacks.parts.gradients import LayerGradient, layer_gradient
 from seepage.attacks.parts.labels import infer_label_counts
-from seepage.attacks.parts.layers import LinearLayer, trace_linear_layers
+from seepage.attacks.parts.layers import FROZEN, LinearLayer, trace_linear_layers
 from seepage.attacks.parts.reversible import inputs_of
 from seepage.attacks.parts.rows import RowScan, agreeing_rows, representatives, scan_rows
 from seepage.attacks.parts.tokens import EXACT_LOOK_UP, tokens_of
@@ -133,7 +133,7 @@ def choose_layer(model: nn.Module, spec: InputSpec, name: str | None) -> LinearL
         if not named:
             raise NotApplicable(unknown("linear layer", name, [layer.name for layer in layers]))
         if why := _unsuitable(named[0]):
-            raise NotApplicable(f"layer '{name}' cannot be read: {why}")
+            raise NotApplicable(f"layer '{name}' {why}: name another layer, or none to have one chosen.")
         return named[0]
     suitable = [layer for layer in layers if not _unsuitable(layer)]
     if not suitable:
@@ -151,6 +151,8 @@ def _unsuitable(layer: LinearLayer) -> str:
         return "has no bias, so nothing says by what to divide its rows"
     if not layer.per_example:
         return "is applied at several positions of one example, whose gradients are summed"
+    if not layer.trained:
+        return FROZEN
     return ""
 
 
@@ -197,7 +199,7 @@ def _decode(
         return found.reshape(-1, *spec.shape), INPUT_SPACE, ()
     if layer.reads == "embedding" and layer.embedding is not None:
         table = model.get_parameter(layer.embedding).detach()
-        tokens, distance = tokens_of(found.reshape(len(found), -1, table.shape[1]), table, nearest=nearest)
+        tokens, distance = tokens_of(found.unflatten(1, (-1, table.shape[1])), table, nearest=nearest)
         exact = int((distance <= EXACT_LOOK_UP).all(dim=1).sum())
         note = f"{exact} of {len(found)} candidate texts are rows of the embedding table at every position"
         note += (

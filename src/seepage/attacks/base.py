@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from seepage.errors import DataError
 from seepage.federation import trainable
+from seepage.federation.widening import as_sent, wide_exchange, wide_model
 from seepage.types import Crafted, Exchange, Grant, Knowledge, Reconstruction
 
 
@@ -44,13 +45,23 @@ class Attack(ABC):
         """Everything this attack can say about the clients' examples."""
 
     @final
+    def next_model(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge) -> Crafted | None:
+        """Validate what came back so far and craft; the model goes out in the types that clients expect."""
+        newest = history[-1].broadcast.round if history else 0
+        for exchange in history:
+            if exchange.broadcast.round == newest:
+                check_update(exchange)
+        crafted = self.craft(wide_model(model), [wide_exchange(e) for e in history], known)
+        return None if crafted is None else as_sent(crafted, model)
+
+    @final
     def run(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
         """Validate the updates, reconstruct, validate the result."""
         if not exchanges:
             raise DataError("there is no update to attack: play at least one round.")
         for exchange in exchanges:
             check_update(exchange)
-        return _checked(self.reconstruct(exchanges, known), known)
+        return _checked(self.reconstruct([wide_exchange(e) for e in exchanges], known), known)
 
 
 class PerUpdateAttack(Attack):

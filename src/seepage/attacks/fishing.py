@@ -84,7 +84,10 @@ class Fishing(Attack):
     def check(self, model: nn.Module, known: Knowledge) -> None:
         check_batch_independence(model, known, several_queries=Grant.SEVERAL_ROUNDS in self.requires)
         if known.loss not in ("cross_entropy", "cross_entropy_sum"):
-            raise NotApplicable(f"fishing needs the cross-entropy of a softmax as loss, not '{known.loss}'.")
+            raise NotApplicable(
+                f"fishing needs the cross-entropy of a softmax as loss, not '{known.loss}': give the model "
+                "one output for each class, or use another attack."
+            )
         if known.local is not None and known.local.batch_size is None:
             check_single_step(known, 1)
         head = find_head(model, known.input, self.layer)

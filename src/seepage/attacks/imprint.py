@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from seepage.attacks.crafted_extraction import Bait, CraftedExtraction, Secret
 from seepage.attacks.parts.crafting.routes import Ladder
 from seepage.attacks.parts.crafting.traps import size_of_weights
-from seepage.attacks.parts.layers import model_placement
 from seepage.errors import NotApplicable, SpecError
+from seepage.federation.widening import model_placement
 from seepage.types import Exchange, InputSpec, Knowledge, Modality
 
 ASSUMED_STD = 0.12

@@ -20,9 +20,9 @@ from seepage.attacks.parts.april.solve import Estimate, solve_bilinear
 from seepage.attacks.parts.april.trust import SURE, natural_patches, raw_picture, unsure
 from seepage.attacks.parts.gradients import one_step_gradient
 from seepage.attacks.parts.inversion.problem import SPREAD_OF_A_RANGE
-from seepage.attacks.parts.layers import model_placement
 from seepage.errors import NotApplicable
 from seepage.federation import trainable, training_mode
+from seepage.federation.widening import model_placement
 from seepage.types import Exchange, InputSpec, Knowledge, Reconstruction
 
 _ELSE = "use 'inverting_gradients'."

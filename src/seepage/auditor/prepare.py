@@ -23,6 +23,7 @@ from seepage.defenses import DefenseEntry, Deployment
 from seepage.errors import SpecError
 from seepage.federation import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
 from seepage.federation.threat import sees_each_update
+from seepage.federation.widening import model_placement
 from seepage.isolation.attack import planned_attack
 from seepage.log import ADAPTIVE, BASELINE, AttackRef, NotTried
 from seepage.registry import construct, unknown
@@ -45,6 +46,8 @@ class Prepared:
     local: LocalTraining
     loss: str
     device: torch.device
+    dtype: torch.dtype
+    """What floating inputs are cast to: the model's own type."""
     model_name: str
     model_source: Any
     """What `build_model` takes: a name, a function or a module."""
@@ -122,12 +125,12 @@ class Prepared:
         held, public = self._split(seed)
         data = standardised(self.dataset, public)
         rounds = [
-            [data.batch(part).to(self.device) for part in parts]
+            [self._as_fed(data.batch(part)) for part in parts]
             for parts in zip(*(index.split(self.spec.protocol.batch_size) for index in held), strict=True)
         ]
         return (
             lambda number: rounds[number % len(rounds)],
-            data.batch(public).to(self.device) if len(public) else None,
+            self._as_fed(data.batch(public)) if len(public) else None,
         )
 
     def public_count(self, seed: int) -> int:
@@ -153,6 +156,13 @@ class Prepared:
         generator = torch.Generator().manual_seed(self.private_seed("public examples", seed))
         order = torch.randperm(len(free), generator=generator)
         return held, free[order][: self.spec.public_examples]
+
+    def _as_fed(self, batch: Batch) -> Batch:
+        """Where the model is, and in its type of numbers; token ids stay whole."""
+        inputs = batch.inputs.to(self.device)
+        return Batch(
+            inputs.to(self.dtype) if inputs.is_floating_point() else inputs, batch.labels.to(self.device)
+        )
 
 
 def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared:
@@ -180,6 +190,7 @@ def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared
         dataset=dataset,
         loss=loss_name(spec.protocol.loss, outputs),
         device=device,
+        dtype=model_placement(built)[1],
         model_name=spec.model.name,
         model_source=source,
         model_parameters=sum(p.numel() for p in built.parameters()),
@@ -292,6 +303,9 @@ def _fingerprint(spec: AuditSpec, dataset: Dataset, model: nn.Module) -> str:
     digest.update(spec.model_dump_json(exclude={"title", "fail_on"}).encode())
     digest.update(dataset.digest)
     for tensor in model.state_dict().values():
+        if not isinstance(tensor, Tensor):  # a module's extra state
+            digest.update(repr(tensor).encode())
+            continue
         digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -33,6 +33,7 @@ from seepage.federation import (
     missing_grants,
     play,
 )
+from seepage.federation.widening import wide_batch, wide_model
 from seepage.log import (
     ADAPTIVE,
     BASELINE,
@@ -165,7 +166,7 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
         if why := missing_grants(attack.requires, prepared.threat, aggregation):
             raise NotApplicable(f"it {why}")
         model = prepared.model(seed)
-        attack.check(model, known)
+        attack.check(wide_model(model), known)
         torch.manual_seed(prepared.private_seed("local training", seed))  # dropout, for one
         played = play(
             _crafter(attack, known),
@@ -212,6 +213,7 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
 
 def _knowledge(prepared: Prepared, seed: int, public: Batch | None, *, baseline: bool) -> Knowledge:
     """The baseline may use public examples under every threat model: it measures, it does not attack."""
+    public = None if public is None else wide_batch(public)
     spec = prepared.data(seed).spec
     known = knowledge(
         prepared.threat,
@@ -253,7 +255,7 @@ def _crafter(
     attack: Attack, known: Knowledge
 ) -> Callable[[torch.nn.Module, Sequence[Exchange]], Crafted | None] | None:
     """A passive attack leaves the server honest."""
-    return (lambda model, history: attack.craft(model, history, known)) if attack.active else None
+    return (lambda model, history: attack.next_model(model, history, known)) if attack.active else None
 
 
 def _score(

@@ -13,6 +13,7 @@ from seepage.auditor.columns import column_records
 from seepage.auditor.traits import example_traits
 from seepage.errors import ModelError
 from seepage.federation import Played, training_mode
+from seepage.federation.widening import wide
 from seepage.log import ColumnRecord, Example
 from seepage.metrics import (
     ExactRule,
@@ -121,7 +122,7 @@ def _columns(
 
 def _raw_candidates(result: Reconstruction, spec: InputSpec) -> Tensor:
     """On the CPU, in raw units, inside the value range: a diverged candidate must not upset the matching."""
-    values = result.values.detach().cpu()
+    values = wide(result.values.detach().cpu())
     if result.space != INPUT_SPACE or spec.modality is Modality.TEXT:
         return values
     if result.model_units:
@@ -133,7 +134,8 @@ def _in_space(inputs: Tensor, space: str, spec: InputSpec, model: nn.Module) -> 
     """The examples as the reconstruction would show them: raw inputs, or a layer's input features."""
     if space != INPUT_SPACE:
         return layer_inputs(model, space, inputs)
-    return (inputs if spec.modality is Modality.TEXT else spec.to_raw(inputs)).detach().cpu()
+    values = wide(inputs.detach().cpu())
+    return values if spec.modality is Modality.TEXT else spec.to_raw(values)
 
 
 def layer_inputs(model: nn.Module, layer: str, inputs: Tensor) -> Tensor:
@@ -144,7 +146,7 @@ def layer_inputs(model: nn.Module, layer: str, inputs: Tensor) -> Tensor:
         raise ModelError(
             f"layer '{layer}' was not reached in a forward pass, so its features cannot be scored."
         )
-    return seen[0].flatten(1).cpu()
+    return wide(seen[0].flatten(1).cpu())
 
 
 def _flat_guess(truth: Tensor, space: str, spec: InputSpec) -> Tensor:

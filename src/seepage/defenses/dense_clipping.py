@@ -51,11 +51,15 @@ def is_plain_dense(model: nn.Module) -> bool:
         return False
     layers = list(model)
     applied_once = len({id(layer) for layer in layers}) == len(layers)
+    # pruning, the older weight norm: what clients train is not the weight that the layer is applied with
+    own = [name.rpartition(".")[2] for name, _ in model.named_parameters(remove_duplicate=False)]
+    plain_weights = set(own) <= {"weight", "bias"} and len(own) == len(list(model.parameters()))
     default_flatten = all(
         (layer.start_dim, layer.end_dim) == (1, -1) for layer in layers if isinstance(layer, nn.Flatten)
     )
     return (
         applied_once
+        and plain_weights
         and default_flatten
         and type(layers[0]) is nn.Flatten
         and all(type(layer) in EXAMPLE_BY_EXAMPLE for layer in layers)

@@ -71,5 +71,5 @@ def clipped_sum(
         norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads.values()]).norm(dim=0)  # (n,)
         factors = (clip / norms).clamp(max=1.0)  # an all-zero gradient: clip / 0 = inf, clamped to 1
         for name, found in grads.items():
-            total[name] += torch.tensordot(factors, found, dims=1)
+            total[name] += torch.tensordot(factors.to(found), found, dims=1)
     return {name: t.detach() for name, t in total.items()}

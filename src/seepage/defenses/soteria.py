@@ -82,7 +82,9 @@ def soteria_mask(
 
 
 def _dense(model: nn.Module, inputs: Tensor) -> list[Executed]:
-    return executed(model, inputs, lambda m: isinstance(m, nn.Linear))
+    """Those whose weight is a parameter of its own, and not computed from others (weight norm)."""
+    own = parameter_names(model)
+    return executed(model, inputs, lambda m: isinstance(m, nn.Linear) and id(m.weight) in own)
 
 
 def _slopes(features: Tensor, images: Tensor) -> Tensor:
@@ -119,7 +121,14 @@ def _estimated_slopes(
     for start in range(0, probes, PROBES_AT_ONCE):
         some = min(PROBES_AT_ONCE, probes - start)
         directions = torch.randn(some, *images.shape, generator=generator, dtype=images.dtype)
-        squares = squares + vmap(along)(directions.to(images.device)).square().sum(dim=0)  # (n, F)
+        try:
+            slopes = vmap(along)(directions.to(images.device))
+        except NotImplementedError as error:
+            raise ModelError(
+                f"Soteria cannot estimate this model's derivatives ({str(error).splitlines()[0]}): set "
+                "probes = 0, which computes them one by one."
+            ) from error
+        squares = squares + slopes.square().sum(dim=0)  # (n, F)
     return (squares / probes).sqrt()
 
 

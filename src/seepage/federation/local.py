@@ -95,7 +95,10 @@ def local_update(
     model = broadcast.model
     received = trainable(model)
     if not received:
-        raise DataError("the model has no trainable parameter, so a client has nothing to send.")
+        raise DataError(
+            "the model has no trainable parameter, so a client has nothing to send and nothing can be "
+            "measured: unfreeze the layers that clients train."
+        )
     # Copies of the buffers: train-mode BatchNorm moves them in place.
     buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
     with training_mode(model, training.batch_norm == "train"):

@@ -54,7 +54,8 @@ def apply_update(model: nn.Module, update: Update, *, lr: float) -> nn.Module:
 def received_model(sent: nn.Module, agreed: nn.Module) -> nn.Module:
     """What runs at a client: the agreed architecture with the weights that were sent, and nothing else.
 
-    Where the server changed the architecture, a copy of what it sent, without its hooks.
+    Where the server changed the architecture, a copy of what it sent, without its hooks; if the agreed
+    model is part of that, this part runs as agreed.
 
     >>> agreed, sent = nn.Linear(2, 1), nn.Linear(2, 1)
     >>> _ = sent.register_forward_hook(lambda *seen: print("seen"))
@@ -62,16 +63,26 @@ def received_model(sent: nn.Module, agreed: nn.Module) -> nn.Module:
     >>> torch.equal(received.weight, sent.weight), received(torch.ones(2)).shape
     (True, torch.Size([1]))
     """
-    weights, own = sent.state_dict(), agreed.state_dict()
-    same = weights.keys() == own.keys() and all(weights[n].shape == own[n].shape for n in own)
-    received = copy.deepcopy(agreed if same else sent)
-    if same:
-        received.load_state_dict(weights)
-    else:
-        for module in received.modules():
-            for name in [name for name in vars(module) if name.endswith(_HOOKS)]:
-                vars(module)[name].clear()
+    if _has_weights_of(sent, agreed):
+        received = copy.deepcopy(agreed)
+        received.load_state_dict(sent.state_dict())
+        return received
+    received = copy.deepcopy(sent)
+    for module in received.modules():
+        for name in [name for name in vars(module) if name.endswith(_HOOKS)]:
+            vars(module)[name].clear()
+    for name, module in sent.named_modules():
+        if name and _has_weights_of(module, agreed):
+            received.set_submodule(name, received_model(module, agreed))
+            break
     return received
+
+
+def _has_weights_of(module: nn.Module, agreed: nn.Module) -> bool:
+    weights, own = (
+        {name: getattr(v, "shape", None) for name, v in m.state_dict().items()} for m in (module, agreed)
+    )
+    return weights == own and (bool(own) or type(module) is type(agreed))
 
 
 def play(

@@ -80,7 +80,7 @@ def _tapped(layer: nn.Module) -> Iterator[list[Tensor]]:
 
     def tap(_module: nn.Module, _args: object, output: Tensor) -> Tensor:
         outputs.append(output.detach().requires_grad_())
-        return outputs[-1]
+        return outputs[-1].clone()  # an in-place activation may follow, which a leaf does not allow
 
     handle = layer.register_forward_hook(tap)
     try:

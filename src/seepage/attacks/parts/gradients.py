@@ -8,6 +8,7 @@ from torch import Tensor
 
 from seepage.attacks.parts.layers import LinearLayer
 from seepage.errors import NotApplicable
+from seepage.federation.widening import wide
 from seepage.types import Exchange, Knowledge, UpdateKind
 
 
@@ -27,10 +28,10 @@ class LayerGradient:
 
 
 def layer_gradient(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> LayerGradient:
-    """Read `layer` from the update without copying it (but for weight decay, which must be subtracted)."""
+    """Read `layer` from the update without copying it, but for half precision and weight decay."""
     assert layer.bias is not None
     update = exchange.update
-    weight, bias = update.tensors[layer.weight].detach(), update.tensors[layer.bias].detach()
+    weight, bias = (wide(update.tensors[name].detach()) for name in (layer.weight, layer.bias))
     if update.kind is UpdateKind.GRADIENT:
         return LayerGradient(weight, bias, scale=1.0, steps=1)
     local = known.local

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from seepage.errors import DataError, ModelError, NotApplicable
 from seepage.federation import training_mode
+from seepage.federation.widening import model_placement
 from seepage.types import InputSpec, Modality
 
 PROBE_EXAMPLES = 2
@@ -27,6 +28,8 @@ ENOUGH_OUTPUTS = 64
 """Positive outputs seen of a layer after which it needs no further probe: wide layers are costly to run."""
 ALIVE_SHARE = 0.2
 """Share of positive outputs that must pass a gradient on before zeros below count as a ReLU's."""
+
+FROZEN = "is frozen, so clients send no gradient of it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,8 @@ class LinearLayer:
     embedding: str | None
     """Where `reads` is embedding: the name of the embedding's weight parameter."""
     followed_by_relu: bool
+    trained: bool
+    """Neither weight nor bias is frozen, so that clients send the gradients of both."""
     index: int
     """Place in the order of execution."""
 
@@ -55,18 +60,6 @@ class _Call:
     module: nn.Linear
     input: Tensor
     output_shape: torch.Size
-
-
-def model_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Device and floating dtype of the model's parameters.
-
-    >>> model_placement(nn.Linear(2, 2).double())
-    (device(type='cpu'), torch.float64)
-    """
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            return parameter.device, parameter.dtype
-    return torch.device("cpu"), torch.get_default_dtype()
 
 
 def dummy_inputs(
@@ -101,8 +94,9 @@ def run_model(model: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError) as e:
         reason = (str(e).strip().splitlines() or [type(e).__name__])[0].rstrip(".")
         raise ModelError(
-            f"The model cannot take a batch of shape {tuple(inputs.shape)} ({reason}): "
-            "make the input specification's shape fit the model."
+            f"The model cannot take a batch of shape {tuple(inputs.shape)} in "
+            f"{str(inputs.dtype).removeprefix('torch.')} ({reason}): make the input specification's shape "
+            "fit the model, and let its forward keep to the type of its weights."
         ) from e
     if not isinstance(output, Tensor):
         raise ModelError(
@@ -143,7 +137,11 @@ def trace_linear_layers(model: nn.Module, spec: InputSpec) -> list[LinearLayer]:
     """
     # An attack asks several times (check, read, labels), and running a wide model is what costs. In-place
     # changes of a parameter raise its version, so a stale trace is never returned.
-    state = (spec.shape, spec.vocabulary, *((id(p), p._version) for p in model.parameters()))
+    state = (
+        spec.shape,
+        spec.vocabulary,
+        *((id(p), p._version, p.requires_grad) for p in model.parameters()),
+    )
     if model not in _traced or _traced[model][0] != state:
         _traced[model] = (state, _trace(model, spec))
     return list(_traced[model][1])
@@ -175,6 +173,7 @@ def _trace(model: nn.Module, spec: InputSpec) -> list[LinearLayer]:
             name=call.name,
             weight=names[id(weight)],
             bias=None if bias is None else names.get(id(bias)),
+            trained=weight.requires_grad and (bias is None or bias.requires_grad),
             in_features=call.module.in_features,
             out_features=call.module.out_features,
             reads="input" if reads_input else "embedding" if source else "features",

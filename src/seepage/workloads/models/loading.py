@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from collections.abc import Callable
@@ -13,9 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import ModelError
+from seepage.federation import training_mode
+from seepage.federation.widening import model_placement, wide, wide_model
 from seepage.registry import unknown
 from seepage.types import InputSpec, Modality
 from seepage.workloads.models import MODELS
+from seepage.workloads.models.adapting import copied, refuse_unusable, settle, unwrap, unwrap_children
 from seepage.workloads.models.initialisers import initialise
 from seepage.workloads.models.weights import PRETRAINED, load_weights, pretrained_path
 from seepage.workloads.user_code import (
@@ -59,15 +61,26 @@ def build_model(
                 f"model '{label}' could not be built ({type(error).__name__}: {reason(error)}): "
                 "check its hyperparameters and code."
             ) from error
-    if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"model '{label}' gave an object of type {type(model).__name__}; "
-            "its function must return a torch.nn.Module."
-        )
+        if not isinstance(model, nn.Module):
+            raise ModelError(
+                f"model '{label}' gave an object of type {type(model).__name__}; "
+                "its function must return a torch.nn.Module."
+            )
+        if not isinstance(reference, str) or ":" in reference:
+            model = _adapted(model, spec)
     if weights is not None:
         load_weights(model, pretrained_path(label) if weights == PRETRAINED else weights)
     if initialiser is not None:
         initialise(model, initialiser, generator_seed=seed)
+    return model
+
+
+def _adapted(model: nn.Module, spec: InputSpec) -> nn.Module:
+    """A user's own module, made such that the rest can work with it; see `adapting`."""
+    model = unwrap(model)
+    unwrap_children(model)
+    refuse_unusable(model)
+    settle(model, _dummy_examples(model, spec, None))
     return model
 
 
@@ -80,7 +93,7 @@ def _construct(
                 f"a module that is already built takes no hyperparameters ({', '.join(params)}); "
                 "remove them, or give the function that builds it."
             )
-        return copy.deepcopy(reference)
+        return copied(unwrap(reference))
     if isinstance(reference, str) and ":" not in reference:
         if reference not in MODELS:
             raise ModelError(
@@ -122,10 +135,8 @@ def check_forward(
     (2, 3)
     """
     examples = _dummy_examples(model, spec, device)
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), training_mode(model, False):
             output = model(examples)
     except USER_CODE_ERRORS as error:
         raise ModelError(
@@ -133,10 +144,25 @@ def check_forward(
             f"{spec.shape}{_first_layer(model)} ({type(error).__name__}: {reason(error)}): "
             "choose a model and data that fit."
         ) from error
-    finally:
-        for module, training in modes.items():
-            module.training = training
-    return _checked_output(output, spec)
+    shape = _checked_output(output, spec)
+    _check_wide(model, examples)
+    return shape
+
+
+def _check_wide(model: nn.Module, examples: Tensor) -> None:
+    """Attacks reckon in float32 with a half-precision model, which must not fix its type within `forward`."""
+    server = wide_model(model)
+    if server is model:
+        return
+    try:
+        with torch.no_grad(), training_mode(server, False):
+            server(wide(examples))
+    except USER_CODE_ERRORS as error:
+        raise ModelError(
+            "the model is in half precision and cannot be run in float32, as a server's attacks run it "
+            f"({type(error).__name__}: {reason(error)}): let forward cast to a layer's own type "
+            "(`x.to(self.layer.weight.dtype)`), not to a fixed one."
+        ) from error
 
 
 def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
@@ -150,7 +176,7 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
     if shape != (2, spec.num_classes) and not (spec.num_classes == 2 and shape == (2, 1)):
         raise ModelError(
             f"the model returned shape {shape} for two examples, but data of {spec.num_classes} classes "
-            f"need {wanted}; set the model's number of outputs to that of the classes."
+            f"need {wanted}; let it return one logit for each class and nothing else."
         )
     if bool(torch.isnan(output).any()):
         raise ModelError(
@@ -160,14 +186,14 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
 
 
 def _dummy_examples(model: nn.Module, spec: InputSpec, device: torch.device | str | None) -> Tensor:
-    floating = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-    target = floating.device if device is None else torch.device(device)
+    placed, dtype = model_placement(model)
+    target = placed if device is None else torch.device(device)
     if spec.modality is Modality.TEXT:
         return torch.zeros(2, *spec.shape, dtype=torch.long, device=target)
     low, high = spec.value_range or (0.0, 1.0)
     # A ramp, not noise: reproducible without a random state, and not so uniform that it hides a NaN.
     ramp = torch.linspace(low, high, 2 * math.prod(spec.shape), device=target).reshape(2, *spec.shape)
-    return spec.to_model(ramp).to(floating.dtype)
+    return spec.to_model(ramp).to(dtype)
 
 
 def _first_layer(model: nn.Module) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.parts.crafting.routes import Route
-from seepage.attacks.parts.layers import model_placement
+from seepage.federation.widening import model_placement
 from seepage.types import InputSpec
 
 GAINS = (0.5, 2.0)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from seepage.attacks.parts.crafting.carried import Carried, Hiding, at_the_input
 from seepage.attacks.parts.crafting.pass_through import pass_through, verify
 from seepage.attacks.parts.crafting.routes import Route
-from seepage.attacks.parts.layers import LinearLayer, model_placement, trace_linear_layers
+from seepage.attacks.parts.layers import FROZEN, LinearLayer, trace_linear_layers
 from seepage.attacks.parts.path import path_to
 from seepage.errors import NotApplicable
-from seepage.federation import trainable
+from seepage.federation.widening import model_placement
 from seepage.registry import unknown
 from seepage.types import Knowledge, Modality
 
@@ -83,10 +83,10 @@ def choose_trap_layer(model: nn.Module, known: Knowledge, name: str | None) -> L
         named = [layer for layer in layers if layer.name == name]
         if not named:
             raise NotApplicable(unknown("linear layer", name, [layer.name for layer in layers]))
-        if why := _unsuitable(named[0], model, text=text):
+        if why := _unsuitable(named[0], text=text):
             raise NotApplicable(f"layer '{name}' cannot hold traps: it {why}.")
         return named[0]
-    reasons = {layer.name: _unsuitable(layer, model, text=text) for layer in layers}
+    reasons = {layer.name: _unsuitable(layer, text=text) for layer in layers}
     for layer in layers:
         if not reasons[layer.name]:
             return layer
@@ -101,7 +101,7 @@ def _none_suitable(layers: Sequence[LinearLayer], reasons: dict[str, str]) -> st
     )
 
 
-def _unsuitable(layer: LinearLayer, model: nn.Module, *, text: bool) -> str:
+def _unsuitable(layer: LinearLayer, *, text: bool) -> str:
     if layer.bias is None:
         return "has no bias, so nothing says by what to divide its rows"
     if not layer.per_example:
@@ -110,8 +110,8 @@ def _unsuitable(layer: LinearLayer, model: nn.Module, *, text: bool) -> str:
         return "is not followed by a ReLU, so every example reaches every neuron and no neuron can be a trap"
     if text and layer.reads != "embedding":
         return "does not read the token embeddings, and text is not passed through dense layers"
-    if layer.weight not in trainable(model) or layer.bias not in trainable(model):
-        return "is frozen, so clients send no gradient of it"
+    if not layer.trained:
+        return FROZEN
     return ""
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.parts.inversion.problem import Problem
-from seepage.attacks.parts.layers import model_placement
+from seepage.federation.widening import model_placement
 from seepage.types import Modality
 
 Initialiser = Callable[[Problem, int, torch.Generator], Tensor]

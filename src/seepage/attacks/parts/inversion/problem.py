@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.parts.inversion.embeddings import embedding_name
-from seepage.attacks.parts.layers import model_placement
 from seepage.errors import DataError
 from seepage.federation import local_batches, trainable
+from seepage.federation.widening import model_placement
 from seepage.types import Exchange, InputSpec, Knowledge, LocalTraining, Modality, UpdateKind
 
 SPREAD_OF_A_RANGE = 0.25

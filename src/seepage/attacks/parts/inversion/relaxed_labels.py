@@ -10,8 +10,8 @@ from torch import Tensor
 
 from seepage.attacks.parts.inversion.problem import Problem
 from seepage.attacks.parts.labels import infer_label_counts
-from seepage.attacks.parts.layers import model_placement
 from seepage.errors import NotApplicable
+from seepage.federation.widening import model_placement
 
 LabelRule = Literal["inferred", "optimised"]
 LABEL_RULES: tuple[LabelRule, ...] = ("inferred", "optimised")

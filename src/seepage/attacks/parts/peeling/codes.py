@@ -187,6 +187,8 @@ class TokenCode:
         parts = features.reshape(len(features), features.shape[1] // dim, dim)  # (k, length, dim)
         _, near = self.tree.query((parts @ self.projection).double().cpu().numpy().reshape(-1, _PROJECTIONS))
         ids = torch.from_numpy(near).to(features.device).reshape(parts.shape[:2])
+        if not len(parts):
+            return ids, parts.new_zeros(ids.shape)
         distance = torch.stack([(p - self.table[i]).norm(dim=1) for p, i in zip(parts, ids, strict=True)])
         return ids, distance / self.norms[ids]
 

@@ -67,7 +67,7 @@ class BackwardSignals:
 
         def tap(_module: nn.Module, _args: object, output: Tensor) -> Tensor:
             tapped.append(output.detach().requires_grad_())
-            return tapped[0]
+            return tapped[0].clone()  # an in-place activation may follow, which a leaf does not allow
 
         handle = self.layer.register_forward_hook(tap)
         try:
