@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from seepage.attacks.parts.inversion.feature_statistics import batch_norms
 from seepage.auditor.prepare import Prepared
-from seepage.errors import NotApplicable
+from seepage.errors import SeepageError
 from seepage.federation import knowledge, missing_grants
+from seepage.federation.widening import wide_batch, wide_model
 from seepage.isolation.attack import planned_attack
 from seepage.log import NotTried
 from seepage.types import Knowledge, Modality
@@ -19,8 +20,8 @@ def why_not(prepared: Prepared, name: str) -> NotTried | None:
     seed = prepared.spec.seeds[0]
     model = prepared.model(seed)
     try:
-        attack.check(model, _known(prepared, seed))
-    except NotApplicable as reason:
+        attack.check(wide_model(model), _known(prepared, seed))
+    except SeepageError as reason:  # also a model that this attack cannot run in its own type of numbers
         return NotTried(name=name, why="does_not_fit", reason=str(reason))
     modality = prepared.dataset.spec.modality
     if name == "tag" and modality is not Modality.TEXT:
@@ -41,13 +42,14 @@ def why_not(prepared: Prepared, name: str) -> NotTried | None:
 
 
 def _known(prepared: Prepared, seed: int) -> Knowledge:
+    public = prepared.draw(seed)[1]
     return knowledge(
         prepared.threat,
         prepared.spec.protocol.aggregation,
         spec=prepared.dataset.spec,
         loss=prepared.loss,
         local=prepared.local,
-        auxiliary=prepared.draw(seed)[1],
+        auxiliary=None if public is None else wide_batch(public),
         seed=seed,
     )
 
