@@ -55,8 +55,9 @@ class GuardReport:
         lines.append(f"Evidence: {self.evidence}.")
         if self.detector is not None:
             lines.append(
-                f"Check '{self.detector}': {self.score:.3g}. Honest models are not passed as clean in "
-                f"{self.false_alarm_rate:.1%} of cases (measured on {self._honest()})."
+                f"Check '{self.detector}': {self.score:.3g}. Of {self._honest()}, "
+                f"{self.false_alarm_rate:.1%} of the honest ones were not passed as clean. Large public models "
+                "are accused far more often: take an alarm on one of those as a question, not as an answer."
             )
         lines += [f"Also: {f.evidence} ({n}: {f.verdict.value})." for n, f in self._others()]
         lines.append(f"Layers looked at: {_few(self.layers.read) or 'none'}.")
@@ -95,7 +96,7 @@ class GuardReport:
 
     def _honest(self) -> str:
         shipped = calibration()
-        models = f"{shipped['held_out_models']} held-out models"
+        models = f"{shipped['held_out_models']} held-out small networks"
         if not _compared(self.findings):
             return models
         return f"{models} and {shipped['held_out_trainings']} held-out trainings of ten rounds"
