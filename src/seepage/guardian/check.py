@@ -56,8 +56,8 @@ class GuardReport:
         if self.detector is not None:
             lines.append(
                 f"Check '{self.detector}': {self.score:.3g}. Of {self._honest()}, "
-                f"{self.false_alarm_rate:.1%} of the honest ones were not passed as clean. Large public models "
-                "are accused far more often: take an alarm on one of those as a question, not as an answer."
+                f"{self.false_alarm_rate:.1%} of the honest ones were not passed as clean. Public models are "
+                "accused far more often: take an alarm on one of those as a question, not as an answer."
             )
         lines += [f"Also: {f.evidence} ({n}: {f.verdict.value})." for n, f in self._others()]
         lines.append(f"Layers looked at: {_few(self.layers.read) or 'none'}.")
