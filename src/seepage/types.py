@@ -278,7 +278,11 @@ class Reconstruction:
     """(k,) how many gradient rows agreed on this candidate."""
     rows: RowCount | None = None
     source: Tensor | None = None
-    """(k,) index of the exchange each candidate was read from."""
+    """(k,) index of the exchange each candidate was read from: it is compared with the examples behind that
+    one and with no others. Read from several exchanges with the same examples, it may name any of them. None
+    only where all exchanges are with the same clients, or with `shared`."""
+    shared: bool = False
+    """All candidates are guesses about each exchange by itself, for they were read from none."""
     label_counts: Tensor | None = None
     """(classes,) inferred number of examples of each class, over all exchanges."""
     complete: bool | None = None

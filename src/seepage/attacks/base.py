@@ -61,7 +61,7 @@ class Attack(ABC):
             raise DataError("there is no update to attack: play at least one round.")
         for exchange in exchanges:
             check_update(exchange)
-        return _checked(self.reconstruct([wide_exchange(e) for e in exchanges], known), known)
+        return _checked(self.reconstruct([wide_exchange(e) for e in exchanges], known), exchanges)
 
 
 class PerUpdateAttack(Attack):
@@ -104,15 +104,49 @@ def _finite(tensor: Tensor) -> bool:
     return bool(torch.stack(torch.aminmax(tensor.detach())).isfinite().all())
 
 
-def _checked(result: Reconstruction, known: Knowledge) -> Reconstruction:
+def _checked(result: Reconstruction, exchanges: Sequence[Exchange]) -> Reconstruction:
     k = len(result)
     for field in ("claimed", "confidence", "support", "source"):
         value = getattr(result, field)
-        if value is not None and len(value) != k:
-            raise DataError(f"the attack returned {k} candidates but {len(value)} entries of '{field}'.")
+        if value is not None and value.shape != (k,):
+            raise DataError(
+                f"the attack returned {k} candidates but '{field}' has shape {tuple(value.shape)}: give one "
+                "entry for each candidate."
+            )
     if result.values.is_floating_point() and k and not _finite(result.values):
         raise DataError("the attack returned candidates with NaN or infinite values.")
+    _check_source(result, exchanges)
     return result
+
+
+def _check_source(result: Reconstruction, exchanges: Sequence[Exchange]) -> None:
+    """A candidate counts for the clients it was read from: guesses that fit somebody else are no leak."""
+    source = result.source
+    if result.shared:
+        if (
+            source is not None
+            or result.rows is not None
+            or (result.claimed is not None and result.claimed.any())
+        ):
+            raise DataError(
+                "the attack returned candidates that are shared by all exchanges, which have no source, were "
+                "read from no rows and cannot be vouched for: leave those fields out, or set shared = False."
+            )
+    elif source is None:
+        if len(result) and len({exchange.clients for exchange in exchanges}) > 1:
+            raise DataError(
+                f"the attack does not say from which of {len(exchanges)} exchanges with different clients "
+                "its candidates were read: give `source`, the index of each one's exchange."
+            )
+    elif source.is_floating_point() or source.is_complex() or source.dtype is torch.bool:
+        raise DataError(
+            f"the attack's `source` is {source.dtype}: give whole numbers, the exchanges' indices."
+        )
+    elif len(source) and (int(source.min()) < 0 or int(source.max()) >= len(exchanges)):
+        raise DataError(
+            f"the attack's `source` names exchanges {int(source.min())} to {int(source.max())}, but there "
+            f"are {len(exchanges)}, counted from 0."
+        )
 
 
 def _concat(parts: Sequence[Tensor | None]) -> Tensor | None:

@@ -15,19 +15,20 @@ from seepage.types import Exchange, InputSpec, Knowledge, Modality, Reconstructi
 class PriorOnly(Attack):
     """Guesses from public examples alone: their mean, and `samples` of them as they are.
 
-    Scoring then assigns the best guess to each private example, which flatters this baseline on purpose:
-    an attack that does not beat it has shown nothing.
+    Scoring offers all of them to each exchange and assigns the best guess to each private example, which
+    flatters this baseline on purpose: an attack that does not beat it has shown nothing.
     """
 
     def __init__(self, *, samples: int = 256) -> None:
         self.samples = samples
 
     def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
-        count = sum(e.update.num_examples or 1 for e in exchanges)
+        counts = [e.update.num_examples or 1 for e in exchanges]
         return Reconstruction(
-            values=prior_guesses(known, copies=count, samples=self.samples),
+            values=prior_guesses(known, copies=max(counts), samples=self.samples),
+            shared=True,
             model_units=known.normalised,
-            label_counts=_likely_labels(known, count),
+            label_counts=_likely_labels(known, sum(counts)),
             notes=(
                 "Looks at no update: the mean of public examples and the examples themselves."
                 if known.auxiliary is not None
@@ -37,7 +38,7 @@ class PriorOnly(Attack):
 
 
 def prior_guesses(known: Knowledge, *, copies: int, samples: int) -> Tensor:
-    """`copies` of the mean guess (one for each private example), then up to `samples` public examples."""
+    """`copies` of the mean guess (one for each example of an exchange), then up to `samples` public ones."""
     spec = known.input
     if known.auxiliary is None or len(known.auxiliary) == 0:
         return flat_guess(spec).expand(copies, *spec.shape).clone()

@@ -200,6 +200,7 @@ def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Score
         candidates=len(result),
         claims=scored.claims,
         claims_right=scored.claims_right,
+        claimed_examples=scored.claimed_examples,
         complete=result.complete,
         label_counts=None if counts is None else tuple(int(c) for c in counts),
         true_label_counts=tuple(int(c) for c in scored.true_label_counts),

@@ -7,22 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.layers import watching
 from seepage.attacks.prior_only import flat_guess
 from seepage.auditor.columns import column_records
+from seepage.auditor.pairing import Pairing, pair
 from seepage.auditor.traits import example_traits
-from seepage.errors import ModelError
-from seepage.federation import Played, training_mode
-from seepage.federation.widening import wide
+from seepage.auditor.views import Views, raw_candidates
+from seepage.federation import Played
 from seepage.log import ColumnRecord, Example
-from seepage.metrics import (
-    ExactRule,
-    assign,
-    exact_rule,
-    extraction_scores,
-    label_multiset_accuracy,
-    score_examples,
-)
+from seepage.metrics import exact_rule, extraction_from_hits, label_multiset_accuracy, score_examples
 from seepage.types import INPUT_SPACE, Batch, InputSpec, Modality, Reconstruction
 
 
@@ -34,6 +26,8 @@ class Scored:
     batch_scores: dict[str, float]
     claims: int
     claims_right: int
+    claimed_examples: int
+    """Distinct examples that right claims cover."""
     truth: Tensor
     """(n, ...) in the reconstruction's space; raw units for inputs."""
     matched: Tensor
@@ -53,100 +47,53 @@ def score(
     honest: nn.Module,
     tolerance: float,
 ) -> Scored:
-    """Score `result`, and beside it `guesses`: what the baseline says about the same examples."""
-    model = played.exchanges[0].broadcast.model
-    truth = _in_space(played.truth.inputs, result.space, spec, model)
-    candidates = _raw_candidates(result, spec)
-    flat = _flat_guess(truth, result.space, spec)
-    rule = exact_rule(spec, truth, space=result.space, tolerance=tolerance)
-    matched = _match(candidates, truth, flat, rule)
-    if result.space == INPUT_SPACE:
-        prior = _match(_raw_candidates(guesses, spec), truth, flat, rule).values
-    else:
-        prior = _mean_feature(public, result.space, model, like=truth)
-    scores = score_examples(matched.values, truth, spec, space=result.space, tolerance=tolerance)
+    """Score `result`, and beside it `guesses`: what the baseline says about the same examples.
+
+    Everything is compared within the exchange it was read from, so that no score rises with the number of
+    clients; the counts of labels alone are over all exchanges.
+    """
+    views = Views(played, spec, result.space, tolerance)
+    candidates = raw_candidates(result, spec, played.truth.inputs.dtype)
+    pairing = pair(result, candidates, views)
+    truth = views.shown(pairing.exchange)
+    matched = _matched(candidates, pairing, _flat_guess(truth, result.space, spec))
+    scores = score_examples(matched, truth, spec, space=result.space, tolerance=tolerance)
+    # The pairing's own rule: an example without a candidate is never exact, whatever the flat guess scores.
+    scores["exact"] = pairing.exact.double()
+    prior, guessed = _baseline(guesses, public, views, pairing, truth)
     beside = score_examples(prior, truth, spec, space=result.space, tolerance=tolerance)
-    # An example for which there is no candidate is never called exact, whatever the flat guess scores.
-    scores["exact"] = scores["exact"] * matched.recovered
-    claimed = (
-        torch.zeros(len(candidates), dtype=torch.bool) if result.claimed is None else result.claimed.cpu()
-    )
-    right = rule.every(candidates, truth).any(1) & claimed
+    beside["exact"] = guessed.double()
+    claimed = torch.zeros_like(pairing.right) if result.claimed is None else result.claimed.cpu().bool()
     counts = torch.bincount(played.truth.labels.cpu(), minlength=spec.num_classes)
+    traits = example_traits(played.truth, public, honest, spec)
     return Scored(
-        examples=_examples(
-            played,
-            spec,
-            scores,
-            beside,
-            matched,
-            claimed,
-            result.space,
-            example_traits(played.truth, public, honest, spec),
-        ),
-        batch_scores=_batch_scores(result, candidates, truth, counts, rule),
+        examples=_examples(played, spec, scores, beside, matched, pairing, claimed, result.space, traits),
+        batch_scores=_batch_scores(result, pairing, counts),
         claims=int(claimed.sum()),
-        claims_right=int(right.sum()),
+        claims_right=int((pairing.right & claimed).sum()),
+        claimed_examples=pairing.claimed_examples,
         truth=truth,
-        matched=matched.values,
+        matched=matched,
         true_label_counts=counts,
-        columns=_columns(matched, prior, truth, result.space, spec, rule, public),
+        columns=_columns(matched, prior, truth, pairing, views, public),
     )
-
-
-@dataclass(frozen=True)
-class _Matched:
-    """One candidate for each example, as far as there were any."""
-
-    values: Tensor
-    recovered: Tensor
-    """(n,) bool."""
-    candidate: Tensor
-    """(n,) index of the candidate, -1 for none."""
 
 
 def _columns(
-    matched: _Matched,
-    prior: Tensor,
-    truth: Tensor,
-    space: str,
-    spec: InputSpec,
-    rule: ExactRule,
-    public: Batch | None,
+    matched: Tensor, prior: Tensor, truth: Tensor, pairing: Pairing, views: Views, public: Batch | None
 ) -> tuple[ColumnRecord, ...]:
-    if space != INPUT_SPACE or spec.modality is not Modality.TABULAR:
+    if views.space != INPUT_SPACE or views.spec.modality is not Modality.TABULAR:
         return ()
-    rebuilt = matched.values.masked_fill(~matched.recovered.unsqueeze(1), torch.nan)
-    return column_records(rebuilt, prior, truth, spec=spec, rule=rule, public=public)
+    rebuilt = matched.masked_fill(~pairing.recovered.unsqueeze(1), torch.nan)
+    return column_records(rebuilt, prior, truth, spec=views.spec, rule=views.of(0).rule, public=public)
 
 
-def _raw_candidates(result: Reconstruction, spec: InputSpec) -> Tensor:
-    """On the CPU, in raw units, inside the value range: a diverged candidate must not upset the matching."""
-    values = wide(result.values.detach().cpu())
-    if result.space != INPUT_SPACE or spec.modality is Modality.TEXT:
-        return values
-    if result.model_units:
-        values = spec.to_raw(values)
-    return values if spec.value_range is None else values.clamp(*spec.value_range)
-
-
-def _in_space(inputs: Tensor, space: str, spec: InputSpec, model: nn.Module) -> Tensor:
-    """The examples as the reconstruction would show them: raw inputs, or a layer's input features."""
-    if space != INPUT_SPACE:
-        return layer_inputs(model, space, inputs)
-    values = wide(inputs.detach().cpu())
-    return values if spec.modality is Modality.TEXT else spec.to_raw(values)
-
-
-def layer_inputs(model: nn.Module, layer: str, inputs: Tensor) -> Tensor:
-    """(n, d): what reaches the named layer for each input, flattened."""
-    with watching(model, layer) as seen, torch.no_grad(), training_mode(model, False):
-        model(inputs)
-    if not seen:
-        raise ModelError(
-            f"layer '{layer}' was not reached in a forward pass, so its features cannot be scored."
-        )
-    return wide(seen[0].flatten(1).cpu())
+def _matched(candidates: Tensor, pairing: Pairing, flat: Tensor) -> Tensor:
+    """(n, ...) the candidate of each example, or the flat guess."""
+    values = flat.to(candidates.dtype).clone()
+    recovered = pairing.recovered
+    values[recovered] = candidates[pairing.candidate[recovered]]
+    return values
 
 
 def _flat_guess(truth: Tensor, space: str, spec: InputSpec) -> Tensor:
@@ -157,38 +104,25 @@ def _flat_guess(truth: Tensor, space: str, spec: InputSpec) -> Tensor:
     return flat_guess(spec).to(truth).expand_as(truth)
 
 
-def _match(candidates: Tensor, truth: Tensor, flat: Tensor, rule: ExactRule) -> _Matched:
-    """The best one-to-one assignment between candidates and examples, in units of each column's spread."""
-    values = flat.clone()
-    if len(candidates) == 0:
-        return _Matched(values, torch.zeros(len(truth), dtype=torch.bool), torch.full((len(truth),), -1))
-    exact = rule.every(candidates, truth)
-    if truth.is_floating_point():
-        chosen = assign(candidates / rule.unit, truth / rule.unit, exact=exact).candidate.cpu()
-    else:
-        chosen = assign(candidates, truth, exact=exact).candidate.cpu()
-    recovered = chosen >= 0
-    values[recovered] = candidates[chosen[recovered]].to(truth.dtype)
-    return _Matched(values, recovered, chosen)
-
-
-def _mean_feature(public: Batch | None, space: str, model: nn.Module, *, like: Tensor) -> Tensor:
-    """The feature-space baseline: every example is guessed to be the mean public feature."""
+def _baseline(
+    guesses: Reconstruction, public: Batch | None, views: Views, pairing: Pairing, truth: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(n, ...) the best guess without any update, in a layer's space the mean public feature; (n,) exact."""
+    if views.space == INPUT_SPACE:
+        values = raw_candidates(guesses, views.spec, truth.dtype)
+        chosen = pair(guesses, values, views)
+        return _matched(values, chosen, _flat_guess(truth, views.space, views.spec)), chosen.exact
     if public is None or len(public) == 0:
-        return torch.zeros_like(like)
-    return layer_inputs(model, space, public.inputs).mean(dim=0).expand_as(like)
+        prior = torch.zeros_like(truth)
+    else:
+        prior = views.mean_of(public, pairing.exchange)
+    return prior, exact_rule(views.spec, truth, space=views.space, tolerance=views.tolerance).pairs(prior, truth)
 
 
-def _batch_scores(
-    result: Reconstruction,
-    candidates: Tensor,
-    truth: Tensor,
-    counts: Tensor,
-    rule: ExactRule,
-) -> dict[str, float]:
+def _batch_scores(result: Reconstruction, pairing: Pairing, counts: Tensor) -> dict[str, float]:
     scores: dict[str, float] = {}
     if result.rows is not None:
-        found = extraction_scores(candidates, result.support, result.rows, truth, rule=rule)
+        found = extraction_from_hits(pairing.right, pairing.held, result.support, result.rows)
         scores |= {
             "extraction_precision_all": found.precision_all,
             "extraction_precision_active": found.precision_active,
@@ -205,29 +139,35 @@ def _examples(
     spec: InputSpec,
     scores: dict[str, Tensor],
     beside: dict[str, Tensor],
-    matched: _Matched,
+    matched: Tensor,
+    pairing: Pairing,
     claimed: Tensor,
     space: str,
     traits: dict[str, Tensor],
 ) -> tuple[Example, ...]:
     as_text = space == INPUT_SPACE and spec.modality is Modality.TEXT
+    own, other, what = (_by_example(columns) for columns in (scores, beside, traits))
+    clients, labels = played.truth_clients.tolist(), played.truth.labels.tolist()
     return tuple(
         Example(
             index=i,
-            client=int(played.truth_clients[i]),
-            label=int(played.truth.labels[i]),
-            recovered=bool(matched.recovered[i]),
-            scores={name: float(values[i]) for name, values in scores.items()},
-            baseline={name: float(values[i]) for name, values in beside.items()},
-            claimed=bool(matched.recovered[i]) and bool(claimed[matched.candidate[i]]),
-            traits={name: float(values[i]) for name, values in traits.items()},
+            client=clients[i],
+            label=labels[i],
+            recovered=candidate >= 0,
+            scores=own[i],
+            baseline=other[i],
+            claimed=candidate >= 0 and bool(claimed[candidate]),
+            traits=what[i],
             truth_text=read_text(played.truth.inputs[i], spec) if as_text else None,
-            reconstruction_text=read_text(matched.values[i], spec)
-            if as_text and matched.recovered[i]
-            else None,
+            reconstruction_text=read_text(matched[i], spec) if as_text and candidate >= 0 else None,
         )
-        for i in range(len(played.truth))
+        for i, candidate in enumerate(pairing.candidate.tolist())
     )
+
+
+def _by_example(columns: dict[str, Tensor]) -> list[dict[str, float]]:
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 def read_text(ids: Tensor, spec: InputSpec) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,6 +35,8 @@ class Played:
     truth: Batch
     truth_clients: Tensor
     """(n,) which client holds each example of `truth`."""
+    behind: tuple[Tensor, ...]
+    """For each exchange the rows of `truth` that its clients trained on in its round, ascending."""
     rounds: int
 
 
@@ -107,6 +109,7 @@ def play(
     grants = effective_grants(threat, aggregation)
     exchanges: list[Exchange] = []
     truth: dict[int, list[Batch]] = {}
+    used: list[dict[int, int]] = []  # round, client -> which of the client's batches
     number, trained = 0, model
     agreed = model if craft is None else copy.deepcopy(model)  # before the server can touch it
     while number < max_rounds:
@@ -127,8 +130,7 @@ def play(
         # What a dishonest server keeps is never what clients run: a hook on it would see their examples.
         received = broadcast if craft is None else Broadcast(received_model(crafted.model, agreed), number)
         updates = {c: step(received, batches[c]) for c in selected}
-        for c in selected:
-            _remember(truth.setdefault(c, []), batches[c])
+        used.append({c: _remember(truth.setdefault(c, []), batches[c]) for c in selected})
         sums = _sums(updates, aggregation, fakes, minimum_honest)
         exchanges += _view(broadcast, updates, sums, batches, threat, aggregation, grants, crafted)
         number += 1
@@ -138,18 +140,33 @@ def play(
     if not exchanges:
         raise DataError("no round was played: the attack asked for none, or the threat model allows none.")
     clients = [c for c, kept in truth.items() for batch in kept for _ in range(len(batch))]
+    places = _places(truth)
     return Played(
         exchanges=tuple(exchanges),
         truth=Batch.concat([batch for kept in truth.values() for batch in kept]),
         truth_clients=torch.tensor(clients),
+        behind=tuple(
+            torch.cat([places[c, used[e.broadcast.round][c]] for c in e.clients]).sort().values
+            for e in exchanges
+        ),
         rounds=number,
     )
 
 
-def _remember(kept: list[Batch], batch: Batch) -> None:
-    """A client that trains on the same batch again adds no new truth."""
-    if not any(batch is known for known in kept):
-        kept.append(batch)
+def _remember(kept: list[Batch], batch: Batch) -> int:
+    """Which of the client's batches this is. One that it trains on again adds no new truth."""
+    for place, known in enumerate(kept):
+        if known is batch:
+            return place
+    kept.append(batch)
+    return len(kept) - 1
+
+
+def _places(truth: Mapping[int, Sequence[Batch]]) -> dict[tuple[int, int], Tensor]:
+    """Client and number of its batch to the rows of that batch when all are put together."""
+    keys = [(c, number) for c, kept in truth.items() for number in range(len(kept))]
+    sizes = [len(batch) for kept in truth.values() for batch in kept]
+    return dict(zip(keys, torch.arange(sum(sizes)).split(sizes), strict=True))
 
 
 def _view(

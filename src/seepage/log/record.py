@@ -292,7 +292,9 @@ class Cell(Record):
     claims: int = 0
     """Candidates the attack itself vouches for ..."""
     claims_right: int = 0
-    """... and how many of those are exact."""
+    """... and how many of those are an example behind the exchange that they were read from ..."""
+    claimed_examples: int = 0
+    """... and how many different examples these are: never more than those rebuilt exactly."""
     complete: bool | None = None
     """The attack certifies that the update holds nothing else; None where it cannot tell."""
     label_counts: tuple[int, ...] | None = None

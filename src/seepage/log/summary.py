@@ -24,6 +24,8 @@ class AttackSummary(Record):
     """Examples rebuilt within the stated tolerance."""
     claims: int = 0
     claims_right: int = 0
+    claimed_examples: int = 0
+    """Different examples that right claims are about."""
     complete: int = 0
     """Runs in which the attack certifies that the update holds nothing else."""
     scores: dict[str, Estimate]
@@ -107,6 +109,7 @@ def summarise_attack(log: AuditLog, attack: AttackRef) -> AttackSummary:
         exact=sum(int(e.scores.get("exact", 0.0) == 1.0) for c in done for e in c.examples),
         claims=sum(c.claims for c in done),
         claims_right=sum(c.claims_right for c in done),
+        claimed_examples=sum(c.claimed_examples for c in done),
         complete=sum(c.complete is True for c in done),
         scores=_estimates([e.scores for e in c.examples] for c in done) | _of_batches(done),
         baseline=_estimates([e.baseline for e in c.examples] for c in done),

@@ -9,8 +9,8 @@ from seepage.metrics.exact import EXACT_TOLERANCE, ExactRule, exact_match
 from seepage.metrics.features import cosine, relative_error
 from seepage.metrics.image import PSNR_CAP, lpips, lpips_available, mse, psnr, ssim
 from seepage.metrics.labels import exact_label_multiset, label_multiset_accuracy
-from seepage.metrics.leakage import ExtractionScores, extraction_scores
-from seepage.metrics.matching import Assignment, assign, nearest_candidate, nearest_truth
+from seepage.metrics.leakage import ExtractionScores, extraction_from_hits, extraction_scores
+from seepage.metrics.matching import Assignment, assign, nearest_candidate, nearest_truth, pair_errors
 from seepage.metrics.registered import maximum_and_mean, registered_psnr, registered_psnr_available
 from seepage.metrics.scales import column_spread, data_range, error_unit, exact_rule
 from seepage.metrics.scoring import score_examples
@@ -37,6 +37,7 @@ __all__ = [
     "exact_label_multiset",
     "exact_match",
     "exact_rule",
+    "extraction_from_hits",
     "extraction_scores",
     "label_multiset_accuracy",
     "lpips",
@@ -45,6 +46,7 @@ __all__ = [
     "mse",
     "nearest_candidate",
     "nearest_truth",
+    "pair_errors",
     "psnr",
     "registered_psnr",
     "registered_psnr_available",

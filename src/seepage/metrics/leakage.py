@@ -46,17 +46,29 @@ def extraction_scores(
     >>> extraction_scores(found, torch.tensor([3, 1]), RowCount(total=10, active=6), true)
     ExtractionScores(precision_all=0.3, precision_active=0.5, recall=0.5, active=0.6)
     """
-    _check_rows(rows)
-    support = _checked_support(support, candidates, rows)
-    if len(truth) == 0:
-        raise DataError("there are no true examples to compare candidates with: give at least one.")
     same = (rule or ExactRule()).every(candidates, truth)  # (k, n)
-    rows_with_one = float(support[same.any(1).to(support.device)].sum())  # G_0
-    examples_found = int(same.any(0).sum())  # B_0
+    return extraction_from_hits(same.any(1), same.any(0), support, rows)
+
+
+def extraction_from_hits(
+    right: Tensor, held: Tensor, support: Tensor | None, rows: RowCount
+) -> ExtractionScores:
+    """`extraction_scores` where it is known which candidates (k,) are one of the true examples, and which of
+    these (n,) are among the candidates.
+
+    >>> right, held = torch.tensor([True, False]), torch.tensor([True, False])
+    >>> extraction_from_hits(right, held, torch.tensor([3, 1]), RowCount(total=10, active=6)).recall
+    0.5
+    """
+    _check_rows(rows)
+    support = _checked_support(support, len(right), rows)
+    if len(held) == 0:
+        raise DataError("there are no true examples to compare candidates with: give at least one.")
+    rows_with_one = float(support[right.to(support.device)].sum())  # G_0
     return ExtractionScores(
         precision_all=rows_with_one / rows.total,
         precision_active=rows_with_one / rows.active if rows.active else 0.0,
-        recall=examples_found / len(truth),
+        recall=int(held.sum()) / len(held),  # B_0 / B
         active=rows.active / rows.total,
     )
 
@@ -69,13 +81,12 @@ def _check_rows(rows: RowCount) -> None:
         )
 
 
-def _checked_support(support: Tensor | None, candidates: Tensor, rows: RowCount) -> Tensor:
+def _checked_support(support: Tensor | None, number: int, rows: RowCount) -> Tensor:
     if support is None:
-        support = torch.ones(len(candidates), dtype=torch.int64)
-    if support.shape != (len(candidates),):
+        support = torch.ones(number, dtype=torch.int64)
+    if support.shape != (number,):
         raise DataError(
-            f"support has shape {tuple(support.shape)} for {len(candidates)} candidates: "
-            "give one row count each."
+            f"support has shape {tuple(support.shape)} for {number} candidates: give one row count each."
         )
     if not bool((torch.isfinite(support) & (support >= 0)).all()):
         raise DataError(
