@@ -181,11 +181,17 @@ def test_fresh_batches_add_truth_and_a_repeated_one_does_not() -> None:
     options = {"step": CountingStep(), "threat": ALL, "max_rounds": 3}
     fresh = play(always, net(), lambda number: rounds[number], **options)
     assert fresh.truth_clients.tolist() == [0] * 6 + [1] * 3
+    assert [rows.tolist() for rows in fresh.behind] == [[0, 1], [6], [2, 3], [7], [4, 5], [8]]
+    for exchange, rows in zip(fresh.exchanges, fresh.behind, strict=True):
+        (client,) = exchange.clients
+        batch = rounds[exchange.broadcast.round][client]
+        assert torch.equal(fresh.truth.inputs[rows], batch.inputs)
     expected = [rounds[r][c] for c in (0, 1) for r in range(3)]
     assert torch.equal(fresh.truth.inputs, torch.cat([b.inputs for b in expected]))
     assert torch.equal(fresh.truth.labels, torch.cat([b.labels for b in expected]))
     same = play(always, net(), lambda number: rounds[0], **options)
     assert same.truth_clients.tolist() == [0, 0, 1]
+    assert [rows.tolist() for rows in same.behind] == [[0, 1], [2]] * 3
     assert torch.equal(same.truth.inputs, torch.cat([b.inputs for b in rounds[0]]))
 
 

@@ -155,8 +155,8 @@ def _compared(candidates: Tensor, exchange: int, views: Views) -> tuple[Errors, 
     truth = view.at(views.played.behind[exchange])
     exact = view.rule.every(candidates, truth)
     if truth.is_floating_point():
-        candidates, truth = candidates / view.rule.unit, truth / view.rule.unit
-    return pair_errors(candidates, truth).double().numpy(), exact.numpy()
+        candidates, truth = candidates.double() / view.rule.unit, truth.double() / view.rule.unit
+    return pair_errors(candidates, truth).numpy(), exact.numpy()
 
 
 def _pair_shared(found: Pairing, candidates: Tensor, views: Views) -> None:

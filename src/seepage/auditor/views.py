@@ -61,23 +61,21 @@ class Views:
 
     def mean_of(self, public: Batch, exchange: Tensor) -> Tensor:
         """(n, ...) the mean public example, as the exchange that is named for each private one shows it."""
-        return self._by_model(
-            exchange,
-            lambda model, rows: (mean := self._shown(public.inputs, model).mean(dim=0)).expand(
-                len(rows), *mean.shape
-            ),
-        )
+
+        def repeated(model: nn.Module, rows: Tensor) -> Tensor:
+            mean = self._shown(public.inputs, model).mean(dim=0, keepdim=True)
+            return mean.expand(len(rows), *mean.shape[1:])
+
+        return self._by_model(exchange, repeated)
 
     def _by_model(self, exchange: Tensor, values: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
-        keys = [self._key(self.played.exchanges[i].broadcast.model) for i in exchange.tolist()]
-        parts = {
-            key: torch.tensor([row for row, other in enumerate(keys) if other == key]) for key in set(keys)
-        }
-        found = [
-            values(self.played.exchanges[self._sharing[key][0]].broadcast.model, rows)
-            for key, rows in parts.items()
-        ]
-        return torch.cat(found)[torch.cat(list(parts.values())).argsort()]
+        models = [self.played.exchanges[i].broadcast.model for i in exchange.tolist()]
+        rows: dict[int, list[int]] = {}
+        for row, model in enumerate(models):
+            rows.setdefault(self._key(model), []).append(row)
+        found = [values(models[mine[0]], torch.tensor(mine)) for mine in rows.values()]
+        order = torch.tensor([row for mine in rows.values() for row in mine])
+        return torch.cat(found)[order.argsort()]
 
     def _key(self, model: nn.Module) -> int:
         return 0 if self.space == INPUT_SPACE else id(model)
