@@ -116,7 +116,9 @@ def _baseline(
         prior = torch.zeros_like(truth)
     else:
         prior = views.mean_of(public, pairing.exchange)
-    return prior, exact_rule(views.spec, truth, space=views.space, tolerance=views.tolerance).pairs(prior, truth)
+    return prior, exact_rule(views.spec, truth, space=views.space, tolerance=views.tolerance).pairs(
+        prior, truth
+    )
 
 
 def _batch_scores(result: Reconstruction, pairing: Pairing, counts: Tensor) -> dict[str, float]:
