@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import seepage
-from seepage.auditor import parse_spec, run_audit
+from seepage.auditor import pairing, parse_spec, run_audit
 from seepage.auditor.run import run_cell
 from seepage.errors import LogError
 from seepage.log import AuditLog, summarise
@@ -64,6 +64,29 @@ def test_recall_equals_counting_lonely_neurons_in_the_forward_pass(tmp_path: Pat
     assert cell.batch_scores["active_neurons"] == pytest.approx(int((fires.sum(0) > 0).sum()) / 64)
 
 
+def test_a_cell_whose_claims_contradict_its_matching_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least total error alone loses exact copies that the attack itself vouches for, and says so."""
+    spec = parse_spec(
+        {
+            "model": "mlp",
+            "data": "faces",
+            "attacks": [{"name": "trap_weights", "read": "rows"}],
+            "seeds": [0],
+            "threat": "malicious_server",
+            "protocol": {"batch_size": 64},
+        }
+    )
+    _, sound = run_audit(spec, out=tmp_path / "sound").cells
+    exact = sum(e.scores["exact"] for e in sound.examples)
+    assert exact >= sound.claimed_examples > 0
+    best_pairs = pairing.best_pairs
+    monkeypatch.setattr(pairing, "best_pairs", lambda errors, exact=None, allowed=None: best_pairs(errors))
+    _, cell = run_audit(spec, out=tmp_path / "faulty").cells
+    assert cell.status == "failed" and "contradict each other" in cell.reason
+
+
 def test_same_spec_and_seed_give_the_same_numbers(tmp_path: Path) -> None:
     one = run_audit(parse_spec(SMALL), out=tmp_path / "one")
     two = run_audit(parse_spec(SMALL), out=tmp_path / "two")
@@ -100,7 +123,7 @@ def test_kill_9_leaves_a_readable_partial_log_that_resumes(tmp_path: Path) -> No
     spec = {**SMALL, "seeds": list(range(40))}
     script = f"""
 import json, os
-from seepage.auditor import parse_spec, run_audit
+from seepage.auditor import pairing, parse_spec, run_audit
 run_audit(parse_spec(json.loads({json.dumps(json.dumps(spec))})), out="run")
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from seepage.log import (
     AttackRef,
@@ -74,6 +75,7 @@ def test_counts_claims_costs_and_means_by_hand() -> None:
         batch_scores={"extraction_recall": 0.5},
         claims=4,
         claims_right=3,
+        claimed_examples=2,
         space="fc",
         knowledge=("k",),
         notes=("n1", "n2"),
@@ -91,7 +93,7 @@ def test_counts_claims_costs_and_means_by_hand() -> None:
     summary = summary_of(log_of(first, stranger, second), ATTACK)
     assert (summary.status, summary.reason) == ("done", "")
     assert (summary.cells, summary.examples, summary.exact) == (2, 4, 2)
-    assert (summary.claims, summary.claims_right) == (5, 3)
+    assert (summary.claims, summary.claims_right, summary.claimed_examples) == (5, 3, 2)
     assert summary.space == "fc"
     assert set(summary.scores) == {"exact", "psnr", "extraction_recall"}
     assert summary.scores["exact"].value == pytest.approx(2 / 4)
@@ -105,6 +107,18 @@ def test_counts_claims_costs_and_means_by_hand() -> None:
     assert (summary.seconds, summary.rounds, summary.peak_memory_mb) == (2.0, 4, 5.0)
     assert summary.knowledge == ("k",)
     assert summary.notes == ("n1", "n2", "n3")
+
+
+@pytest.mark.parametrize(
+    ("claims", "right", "different"),
+    [(1, 2, 1), (3, 1, 2), (3, 3, 3)],  # more right than made, more examples than claims, more than came out
+)
+def test_claims_that_contradict_what_came_out_are_no_record(claims: int, right: int, different: int) -> None:
+    examples = [example(0, 1.0, 100.0, 10.0), example(1, 1.0, 90.0, 12.0), example(2, 0.0, 20.0, 14.0)]
+    counts = {"claims": claims, "claims_right": right, "claimed_examples": different}
+    with pytest.raises(ValidationError, match="contradict each other"):
+        done(0, examples, **counts)
+    assert done(0, examples, claims=3, claims_right=3, claimed_examples=2).claimed_examples == 2
 
 
 def test_nearly_exact_does_not_count_as_exact() -> None:

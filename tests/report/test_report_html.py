@@ -73,6 +73,7 @@ def many(new_log):
             batch_scores=scores,
             claims=2,
             claims_right=1,
+            claimed_examples=1,
             knowledge=("the shape of an image",),
             notes=("read layer fc1",),
             label_counts=(2, 1, 1),

@@ -23,7 +23,12 @@ def printed(log, width: int = 100) -> str:
 def log(new_log):
     builder = new_log(seeds=(0, 1)).add_images("prior_only", [10.0] * 3)
     builder.add_images(
-        "analytic", [100.0, 22.0, 10.0], claims=2, claims_right=1, batch_scores={"label_accuracy": 0.5}
+        "analytic",
+        [100.0, 22.0, 10.0],
+        claims=2,
+        claims_right=1,
+        claimed_examples=1,
+        batch_scores={"label_accuracy": 0.5},
     )
     builder.add_status("trap_weights", "not_applicable", "no linear layer")
     long = AttackRef(name="inverting_gradients_with_a_long_name", params={"steps": 4800, "tv": 0.1})
@@ -42,6 +47,14 @@ def test_verdict_first_then_aligned_figures_with_the_baseline(log):
     assert f"({interval.low:.1f} to {interval.high:.1f})" in lines[lines.index(row) + 1]
     assert row.index("44.0") + 4 == head.index("interval)") + len("interval)")  # right edges meet
     assert "trap_weights (not applicable): No linear layer." in lines
+
+
+def test_an_example_that_is_claimed_twice_is_said_to_be_one(new_log):
+    builder = new_log().add_images("prior_only", [10.0] * 2)
+    log = builder.add_images("peel", [100.0, 22.0], claims=5, claims_right=4, claimed_examples=1).build()
+    lines = printed(log).splitlines()
+    row = next(i for i, line in enumerate(lines) if line.startswith("peel"))
+    assert "4 of 5" in lines[row] and "(1 different)" in lines[row + 1]
 
 
 def test_one_line_names_the_columns_that_came_out_and_the_scale_they_were_fed_on(new_log, columns):

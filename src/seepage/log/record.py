@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BASELINE = "prior_only"
 """The attack that sees no update. Every score stands beside its score on the same examples."""
 ADAPTIVE = "adaptive"
@@ -309,3 +309,14 @@ class Cell(Record):
     @property
     def id(self) -> str:
         return cell_id(self.attack, self.seed)
+
+    @model_validator(mode="after")
+    def _claims_agree_with_what_came_out(self) -> Self:
+        """A claim is right only about an example that came out exactly, so it cannot be missing there."""
+        exact = sum(e.scores.get("exact", 0.0) == 1.0 for e in self.examples)
+        if not (self.claimed_examples <= self.claims_right <= self.claims and self.claimed_examples <= exact):
+            raise ValueError(
+                f"of {self.claims} claims {self.claims_right} are right, about {self.claimed_examples} "
+                f"examples, yet {exact} examples came out exactly: these counts contradict each other."
+            )
+        return self

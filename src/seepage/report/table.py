@@ -75,6 +75,15 @@ def figure(what: Measure, estimate: Estimate | None, *, note: str = "") -> Figur
     return Figure(mean=what.text(estimate.value), interval=spread, note=note)
 
 
+def _claims(summary: AttackSummary) -> str:
+    """How many are right, and how many examples that is where some were claimed more than once."""
+    if not summary.claims:
+        return DASH
+    right = f"{summary.claims_right} of {summary.claims}"
+    once = summary.claimed_examples == summary.claims_right
+    return right if once else f"{right}\n({summary.claimed_examples} different)"
+
+
 def _row(header: Header, summary: AttackSummary, main: Measure, second: Measure | None) -> Row:
     own = summary_measure(header, summary)
     note = "" if own is main else own.words
@@ -93,7 +102,7 @@ def _row(header: Header, summary: AttackSummary, main: Measure, second: Measure 
         main=figure(own, summary.scores.get(own.key), note=note),
         guess=figure(own, summary.baseline.get(own.key)),
         second=second.text(beside.value) if second and beside else DASH,
-        claims=f"{summary.claims_right} of {summary.claims}" if summary.claims else DASH,
+        claims=_claims(summary),
         labels=percent(labels.value) if labels else DASH,
         time=duration(summary.seconds) if ran else DASH,
         rounds=str(summary.rounds) if ran else DASH,
