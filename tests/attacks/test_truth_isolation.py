@@ -173,7 +173,7 @@ class Peeking(Attack):
 
     def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
         assert self.truth is not None
-        return Reconstruction(values=self.truth.inputs.clone())
+        return Reconstruction(values=self.truth.inputs.clone(), shared=True)
 
 
 def given_to(attack: Attack, played: Played, known: Knowledge) -> list[Any]:

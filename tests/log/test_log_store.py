@@ -147,7 +147,7 @@ def test_another_schema_version_says_so_whatever_else_changed(tmp_path, change) 
     with pytest.raises(LogError) as error:
         AuditLog.read(tmp_path)
     assert one_sentence(error.value) == (
-        f"'{tmp_path}' was written with log schema 2, this version reads 1: "
+        f"'{tmp_path}' was written with log schema {SCHEMA_VERSION + 1}, this version reads {SCHEMA_VERSION}: "
         "install the seepage version named in its log.json."
     )
 
@@ -168,7 +168,9 @@ BROKEN_JSON = {
     "no version": json.dumps({k: v for k, v in json.loads(GOOD).items() if k != "schema_version"}).encode(),
     "deep": b"[" * 100_000,
     "deep inside": GOOD.replace(b'"spec":{', b'"spec":{"a":' + b"[" * 5000 + b"]" * 5000 + b","),
-    "huge number": GOOD.replace(b'"schema_version":1', b'"schema_version":' + b"9" * 10_000),
+    "huge number": GOOD.replace(
+        f'"schema_version":{SCHEMA_VERSION}'.encode(), b'"schema_version":' + b"9" * 10_000
+    ),
     "lone surrogate": GOOD.replace(b'"title":"a test"', b'"title":"\\ud800"'),
     "unknown field": GOOD[:-1] + b',"x":1}',
     "field with line breaks": GOOD[:-1] + b',"a\\nb\\u001b[31m' + b"c" * 500 + b'":1}',
