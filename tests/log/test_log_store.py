@@ -147,8 +147,8 @@ def test_another_schema_version_says_so_whatever_else_changed(tmp_path, change) 
     with pytest.raises(LogError) as error:
         AuditLog.read(tmp_path)
     assert one_sentence(error.value) == (
-        f"'{tmp_path}' was written with log schema {SCHEMA_VERSION + 1}, this version reads {SCHEMA_VERSION}: "
-        "install the seepage version named in its log.json."
+        f"'{tmp_path}' was written with log schema {SCHEMA_VERSION + 1}, this version reads "
+        f"{SCHEMA_VERSION}: install the seepage version named in its log.json."
     )
 
 
