@@ -17,6 +17,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "dB": (-math.inf, 100.0),  # an exact copy's PSNR is capped
     "error": (0.0, math.inf),
     "spreads": (0.0, math.inf),
+    "seconds": (0.0, math.inf),
+    "count": (0.0, math.inf),
     "": (-math.inf, math.inf),
 }
 """By unit, where its values can lie: no interval leaves it."""

@@ -30,14 +30,18 @@ NAME = "boenisch2021/beyond"
 SOURCES = (Source("MNIST", "mnist"), Source("CIFAR10", "cifar10"), Source("IMDB", "imdb"))
 
 COLUMNS = (
-    Column("R rows", "extraction-recall of single rows, as the paper reads them", 0.05),
-    Column("R peel", "examples that exact_extraction claims and that are right, among all"),
-    Column("no trace", "examples without any gradient in the layer, a run: nobody could read them there"),
-    Column("R traced", "R peel among the examples that do leave a trace in the layer"),
-    Column("false", "claims of exact_extraction that are no example of the batch, a run"),
-    Column("complete", "runs in which the attack says that the layer holds nothing else"),
-    Column("L2 error", "median L2 error of the right claims, in millionths of the value range"),
-    Column("seconds", "CPU time of peeling, without the client's own gradient"),
+    Column("R rows", "extraction-recall of single rows, as the paper reads them", 0.05, unit="share"),
+    Column("R peel", "examples that exact_extraction claims and that are right, among all", unit="share"),
+    Column(
+        "no trace",
+        "examples without any gradient in the layer, a run: nobody could read them there",
+        unit="count",
+    ),
+    Column("R traced", "R peel among the examples that do leave a trace in the layer", unit="share"),
+    Column("false", "claims of exact_extraction that are no example of the batch, a run", unit="count"),
+    Column("complete", "runs in which the attack says that the layer holds nothing else", unit="share"),
+    Column("L2 error", "median L2 error of the right claims, in millionths of the value range", unit="error"),
+    Column("seconds", "CPU time of peeling, without the client's own gradient", unit="seconds"),
 )
 
 

@@ -50,9 +50,15 @@ SETTINGS = (
 )
 
 COLUMNS = (
-    Column("PSNR", "of the strongest row's quotient, G_w[i] / G_b[i] at the largest |G_b[i]|, in dB"),
-    Column("PSNR pooled", "of the least-squares estimate over all rows, which averages noise away, in dB"),
-    Column("prior", "PSNR of the mean picture of the dataset: the guess without any update"),
+    Column(
+        "PSNR", "of the strongest row's quotient, G_w[i] / G_b[i] at the largest |G_b[i]|, in dB", unit="dB"
+    ),
+    Column(
+        "PSNR pooled",
+        "of the least-squares estimate over all rows, which averages noise away, in dB",
+        unit="dB",
+    ),
+    Column("prior", "PSNR of the mean picture of the dataset: the guess without any update", unit="dB"),
 )
 
 NOTES = (

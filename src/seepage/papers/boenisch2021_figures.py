@@ -52,8 +52,8 @@ PICTURES = (
 )
 
 COLUMNS = (
-    Column("R", "extraction-recall, examples of the batch that some row holds", 0.05),
-    Column("best R", "that of the run which the picture shows"),
+    Column("R", "extraction-recall, examples of the batch that some row holds", 0.05, unit="share"),
+    Column("best R", "that of the run which the picture shows", unit="share"),
 )
 
 NOTES: tuple[str, ...] = (

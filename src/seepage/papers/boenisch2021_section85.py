@@ -20,10 +20,14 @@ NAME = "boenisch2021/section8.5"
 SOURCES = (Source("MNIST", "mnist", ({"split": "test"},)), Source("CIFAR10", "cifar10"))
 
 COLUMNS = (
-    Column("error", "mean squared error of a pixel in millionths, over all examples of the batch"),
-    Column("exact", "share of the examples that are recovered exactly"),
-    Column("seconds", "CPU seconds of the attack on the whole batch"),
-    Column("grey", "error of a flat mid-range picture, in millionths: what an attack has to beat"),
+    Column(
+        "error", "mean squared error of a pixel in millionths, over all examples of the batch", unit="error"
+    ),
+    Column("exact", "share of the examples that are recovered exactly", unit="share"),
+    Column("seconds", "CPU seconds of the attack on the whole batch", unit="seconds"),
+    Column(
+        "grey", "error of a flat mid-range picture, in millionths: what an attack has to beat", unit="error"
+    ),
 )
 
 MILLION = 1e6

@@ -64,7 +64,7 @@ NOTES: tuple[str, ...] = (
     "(2.036).",
 )
 
-_LOSS = Column("loss", "mean training loss over the epoch that begins at this row's weights")
+_LOSS = Column("loss", "mean training loss over the epoch that begins at this row's weights", unit="error")
 
 
 class Training:

@@ -18,10 +18,10 @@ from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, Loca
 from seepage.workloads.data import Dataset, load_data
 
 COLUMNS = (
-    Column("P", "extraction-precision, rows that hold one example among the active rows", 0.02),
-    Column("R", "extraction-recall, examples of the batch that some row holds", 0.05),
-    Column("A", "active rows among all rows", 0.02),
-    Column("P all", "extraction-precision over all rows, as the paper's eq. (9) defines it"),
+    Column("P", "extraction-precision, rows that hold one example among the active rows", 0.02, unit="share"),
+    Column("R", "extraction-recall, examples of the batch that some row holds", 0.05, unit="share"),
+    Column("A", "active rows among all rows", 0.02, unit="share"),
+    Column("P all", "extraction-precision over all rows, as the paper's eq. (9) defines it", unit="share"),
 )
 
 WHICH_PRECISION = (

@@ -36,10 +36,10 @@ NAME = "geiping2020/architecture"
 SOURCES = (CIFAR10,)
 
 COLUMNS = (
-    Column("PSNR", "of 1 - cosine with total variation and signed Adam (inverting_gradients)"),
+    Column("PSNR", "of 1 - cosine with total variation and signed Adam (inverting_gradients)", unit="dB"),
     GREY,
     ABOVE_GREY,
-    Column("seconds", "CPU seconds a picture"),
+    Column("seconds", "CPU seconds a picture", unit="seconds"),
 )
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {

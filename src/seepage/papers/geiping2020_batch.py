@@ -45,14 +45,14 @@ BUDGETS = {8: 400, 100: 300}
 """Batch size to steps of signed Adam."""
 
 COLUMNS = (
-    Column("best", "PSNR of the best recovered picture of the batch"),
-    Column("upper tenth", "PSNR that the best tenth of the batch reaches"),
-    Column("median", "PSNR that half of the batch reaches"),
-    Column("worst", "PSNR of the worst one"),
+    Column("best", "PSNR of the best recovered picture of the batch", unit="dB"),
+    Column("upper tenth", "PSNR that the best tenth of the batch reaches", unit="dB"),
+    Column("median", "PSNR that half of the batch reaches", unit="dB"),
+    Column("worst", "PSNR of the worst one", unit="dB"),
     GREY,
     ABOVE_GREY,
-    Column("recovered", "number of pictures at least 1 dB above grey"),
-    Column("seconds", "CPU seconds of the attack on the batch"),
+    Column("recovered", "number of pictures at least 1 dB above grey", unit="count"),
+    Column("seconds", "CPU seconds of the attack on the batch", unit="seconds"),
 )
 
 NOTES = (

@@ -42,11 +42,11 @@ LOCAL_STEPS: Mapping[float, Sequence[int]] = {1e-2: (1, 5, 10), 1e-4: (1, 5)}
 ONE_STEP = "1 local step"
 
 COLUMNS = (
-    Column("PSNR", "of all pictures of the client, by inverting_gradients"),
-    Column("best", "PSNR of the client's best recovered picture"),
+    Column("PSNR", "of all pictures of the client, by inverting_gradients", unit="dB"),
+    Column("best", "PSNR of the client's best recovered picture", unit="dB"),
     GREY,
     ABOVE_GREY,
-    Column("seconds", "CPU seconds of the attack on the client's update"),
+    Column("seconds", "CPU seconds of the attack on the client's update", unit="seconds"),
 )
 
 NOTES = (

@@ -40,11 +40,13 @@ NAME = "geiping2020/single-image"
 SOURCES = (CIFAR10,)
 
 COLUMNS = (
-    Column("L-BFGS", "PSNR of Euclidean distance with L-BFGS, label read first (idlg)"),
-    Column("cosine", "PSNR of 1 - cosine with total variation and signed Adam (inverting_gradients)"),
+    Column("L-BFGS", "PSNR of Euclidean distance with L-BFGS, label read first (idlg)", unit="dB"),
+    Column(
+        "cosine", "PSNR of 1 - cosine with total variation and signed Adam (inverting_gradients)", unit="dB"
+    ),
     GREY,
-    Column("L-BFGS s", "CPU seconds a picture"),
-    Column("cosine s", "CPU seconds a picture"),
+    Column("L-BFGS s", "CPU seconds a picture", unit="seconds"),
+    Column("cosine s", "CPU seconds a picture", unit="seconds"),
 )
 
 FRESH_LENET = ("LeNet (Zhu)", "untrained")

@@ -23,9 +23,11 @@ from seepage.workloads.models.loading import build_model
 
 CIFAR10 = Source("CIFAR-10", "cifar10", ({"split": "test", "normalise": True},))
 
-GREY = Column("grey", "PSNR of a flat mid-range picture, which needs no update: what an attack has to beat")
+GREY = Column(
+    "grey", "PSNR of a flat mid-range picture, which needs no update: what an attack has to beat", unit="dB"
+)
 
-ABOVE_GREY = Column("above grey", "share of the pictures at least 1 dB above grey")
+ABOVE_GREY = Column("above grey", "share of the pictures at least 1 dB above grey", unit="share")
 CLEARLY = 1.0
 """dB above grey from which on a picture counts as recovered in part: what is seen in it lies above."""
 

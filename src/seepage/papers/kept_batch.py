@@ -31,10 +31,16 @@ _FIRST = "R first"
 _OF_BATCH = "R of batch "
 
 KEPT_COLUMNS = (
-    Column("R 5 %", f"mean R of one batch kept over all runs, 5th percentile of {BATCHES} batches; counted"),
-    Column("R 95 %", "the same, 95th percentile"),
+    Column(
+        "R 5 %",
+        f"mean R of one batch kept over all runs, 5th percentile of {BATCHES} batches; counted",
+        unit="share",
+    ),
+    Column("R 95 %", "the same, 95th percentile", unit="share"),
 )
-FIRST_COLUMN = Column(_FIRST, "mean R of the data's first B examples, kept over all runs; counted")
+FIRST_COLUMN = Column(
+    _FIRST, "mean R of the data's first B examples, kept over all runs; counted", unit="share"
+)
 
 
 def kept_recalls(
@@ -85,7 +91,7 @@ def _summed_up(row: Row) -> dict[str, Figure]:
     figures = {name: figure for name, figure in row.figures.items() if not name.startswith(_OF_BATCH)}
     means = [figure.mean for name, figure in row.figures.items() if name.startswith(_OF_BATCH)]
     for name, share in _PERCENTILES.items():
-        figures[name] = Figure(mean=float(np.quantile(means, share)), spread=None, n=row.figures["R"].n)
+        figures[name] = Figure.over([float(np.quantile(means, share))])
     return figures
 
 

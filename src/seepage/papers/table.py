@@ -13,6 +13,8 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from seepage.log import Estimate
+
 _OUTSIDE = "*"
 """Marks a difference beyond the column's margin."""
 _WIDEST = 1000
@@ -23,21 +25,34 @@ _WIDEST = 1000
 class Figure:
     """One number over several seeds, and what the paper has in its place."""
 
-    mean: float
-    spread: float | None
-    """Standard deviation over the seeds (n - 1 in the denominator); None for a single one."""
-    n: int
+    values: tuple[float, ...]
+    """One for each seed."""
     paper: float | None = None
 
     @classmethod
     def over(cls, values: Sequence[float], paper: float | None = None) -> Figure:
-        """The figure of one value for each seed.
-
-        >>> Figure.over([0.1, 0.3], paper=0.25)
-        Figure(mean=0.2, spread=0.1414213562373095, n=2, paper=0.25)
         """
-        spread = statistics.stdev(values) if len(values) > 1 else None
-        return cls(mean=statistics.fmean(values), spread=spread, n=len(values), paper=paper)
+        >>> Figure.over([0.1, 0.3], paper=0.25).mean
+        0.2
+        """
+        return cls(values=tuple(values), paper=paper)
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    def estimate(self, unit: str = "") -> Estimate:
+        """The mean with its 95 % interval; every seed has a model and a batch of its own.
+
+        >>> found = Figure.over([0.1, 0.3, 0.2]).estimate("share")
+        >>> round(found.low, 3), round(found.high, 3)
+        (0.0, 0.448)
+        """
+        return Estimate.of([[value] for value in self.values], unit)
 
     @property
     def difference(self) -> float | None:
@@ -63,6 +78,8 @@ class Column:
     name: str
     meaning: str
     margin: float | None = None
+    unit: str = ""
+    """One of `seepage.log.RANGES`: no interval leaves its range."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +141,7 @@ class Table:
         }
 
     def print(self, console: Console | None = None) -> None:
-        """Paper, ours ± spread and difference, aligned; then margins, what is missing, and the notes."""
+        """Paper, ours with interval, difference, aligned; then margins, what is missing, and the notes."""
         console = console or Console()
         console.print(Text(self.title, style="bold"))
         _print_whole(self._aligned(), console)
@@ -164,7 +181,7 @@ class Table:
         compared = self._compared(column)
         if figure is None:
             return [Text("")] * (3 if compared else 1)
-        ours = Text(f"{figure.mean:.3f}" + ("" if figure.spread is None else f" ± {figure.spread:.3f}"))
+        ours = _with_interval(figure.estimate(column.unit))
         if not compared:
             return [ours]
         if figure.paper is None or figure.difference is None:
@@ -182,7 +199,7 @@ class Table:
             lines.append(f"{column.name}: {column.meaning}.{margin}")
         seeds = sorted({figure.n for row in self.rows for figure in row.figures.values()})
         lines.append(
-            f"ours: mean ± standard deviation over {', '.join(map(str, seeds)) or 'no'} run(s); "
+            f"ours: mean (95 % interval) over {', '.join(map(str, seeds)) or 'no'} run(s); "
             f"difference: ours minus paper; {_OUTSIDE} marks {len(self.outside())} beyond the margin."
         )
         return lines
@@ -199,11 +216,16 @@ def _print_whole(table: RichTable, console: Console) -> None:
         console.width = width
 
 
+def _with_interval(estimate: Estimate) -> Text:
+    """A single run has none, nor has what could not be computed."""
+    if estimate.n == 1 or math.isnan(estimate.low):
+        return Text(f"{estimate.value:.3f}")
+    return Text(f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f})")
+
+
 def _figure_dict(figure: Figure, column: Column) -> dict[str, Any]:
     return {
-        "mean": figure.mean,
-        "spread": figure.spread,
-        "n": figure.n,
+        **figure.estimate(column.unit).model_dump(mode="json"),
         "paper": figure.paper,
         "difference": figure.difference,
         "outside_margin": figure.outside(column.margin),

@@ -32,10 +32,10 @@ from seepage.workloads.data import Dataset
 from seepage.workloads.models.loading import build_model
 
 COLUMNS = (
-    Column("A", "active rows among all rows"),
-    Column("P", "extraction-precision, rows that hold one example among the active rows"),
-    Column("R", "extraction-recall, examples of the batch that some row holds", 0.05),
-    Column("P all", "extraction-precision over all rows, as the paper's eq. (9) defines it"),
+    Column("A", "active rows among all rows", unit="share"),
+    Column("P", "extraction-precision, rows that hold one example among the active rows", unit="share"),
+    Column("R", "extraction-recall, examples of the batch that some row holds", 0.05, unit="share"),
+    Column("P all", "extraction-precision over all rows, as the paper's eq. (9) defines it", unit="share"),
 )
 
 SHORT = (200,)

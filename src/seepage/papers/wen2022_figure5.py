@@ -43,19 +43,21 @@ SAME = 0.999
 """Cosine from which on a fished gradient or feature counts as that of one example."""
 
 COLUMNS = (
-    Column("queries", "queries until the server stops", 1.0),
+    Column("queries", "queries until the server stops", 1.0, unit="count"),
     Column("log2 n", "the paper's O(log n)"),
-    Column("bound", "most queries, as stated before the first"),
+    Column("bound", "most queries, as stated before the first", unit="count"),
     Column(
         "isolated",
         f"share of users of whom one example comes out, cosine to its own at least {SAME}; 'every example': "
         "share of the examples",
+        unit="share",
     ),
-    Column("false", "the same share, of what the server claims to be one example and is not"),
+    Column("false", "the same share, of what the server claims to be one example and is not", unit="share"),
     Column(
         "cosine",
         "of what was fished with the example's own: feature, or gradient of the whole network; 'every "
         "example': the lowest",
+        unit="similarity",
     ),
 )
 

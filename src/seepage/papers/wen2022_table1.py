@@ -61,12 +61,19 @@ SIMILAR = 0.95
 CHECKED_USERS = 20
 
 COLUMNS = (
-    *(Column(name, f"share of attacked users of whom {name} picture(s) are caught", 0.05) for name in CAUGHT),
-    Column("claimed", "share of attacked users of whom the server says that one picture is alone"),
-    Column("false", "share of attacked users of whom it says so wrongly"),
-    Column("KS", "Kolmogorov-Smirnov statistic of the chosen feature in the estimate"),
+    *(
+        Column(name, f"share of attacked users of whom {name} picture(s) are caught", 0.05, unit="share")
+        for name in CAUGHT
+    ),
     Column(
-        "off", "largest distance of the estimated distribution from that of the attacked half of the class"
+        "claimed", "share of attacked users of whom the server says that one picture is alone", unit="share"
+    ),
+    Column("false", "share of attacked users of whom it says so wrongly", unit="share"),
+    Column("KS", "Kolmogorov-Smirnov statistic of the chosen feature in the estimate", unit="share"),
+    Column(
+        "off",
+        "largest distance of the estimated distribution from that of the attacked half of the class",
+        unit="share",
     ),
 )
 

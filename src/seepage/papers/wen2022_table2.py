@@ -106,13 +106,19 @@ NETWORKS = {
 }
 
 COLUMNS = (
-    Column("max", "best registered PSNR (dB) of the batch's pictures; fished: of the one picture"),
-    Column("mean", f"mean registered PSNR (dB) over {REGISTERED} pictures; fished: the same one"),
-    Column("flat max", "PSNR (dB) of the best flat picture in its own mean colour: knowing no detail"),
-    Column("flat mean", "the same, the mean over the batch; fished: of the fished picture"),
+    Column("max", "best registered PSNR (dB) of the batch's pictures; fished: of the one picture", unit="dB"),
+    Column("mean", f"mean registered PSNR (dB) over {REGISTERED} pictures; fished: the same one", unit="dB"),
+    Column(
+        "flat max", "PSNR (dB) of the best flat picture in its own mean colour: knowing no detail", unit="dB"
+    ),
+    Column("flat mean", "the same, the mean over the batch; fished: of the fished picture", unit="dB"),
     Column("above flat", "mean over the same pictures as 'mean' of what each is above its own flat picture"),
-    Column("isolated", "share of runs in which the server isolated a picture; others count as flat mid-grey"),
-    Column("CPU s", "the server's processor seconds for the inversion"),
+    Column(
+        "isolated",
+        "share of runs in which the server isolated a picture; others count as flat mid-grey",
+        unit="share",
+    ),
+    Column("CPU s", "the server's processor seconds for the inversion", unit="seconds"),
 )
 
 NOTES = (

@@ -42,13 +42,19 @@ PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 VIT: dict[str, Any] = {"patch_size": 8, "dim": 256, "norm_first_block": False, "residual_first_block": False}
 
 COLUMNS = (
-    Column("max", "registered PSNR (dB) of the picture against the one of the batch it fits best"),
+    Column("max", "registered PSNR (dB) of the picture against the one of the batch it fits best", unit="dB"),
     Column(
-        "mean", "plain PSNR (dB) against all pictures of the batch; for a fished one, against its own picture"
+        "mean",
+        "plain PSNR (dB) against all pictures of the batch; for a fished one, against its own picture",
+        unit="dB",
     ),
-    Column("flat max", "PSNR (dB) of the best flat picture in its own mean colour: knowing no detail"),
-    Column("flat mean", "the same over the batch; for a fished one, of the fished picture"),
-    Column("claimed", "share of users whose picture the server vouches for, from the update alone"),
+    Column(
+        "flat max", "PSNR (dB) of the best flat picture in its own mean colour: knowing no detail", unit="dB"
+    ),
+    Column("flat mean", "the same over the batch; for a fished one, of the fished picture", unit="dB"),
+    Column(
+        "claimed", "share of users whose picture the server vouches for, from the update alone", unit="share"
+    ),
 )
 
 NOTES = (
