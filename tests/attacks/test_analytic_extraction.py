@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS
 from seepage.attacks.analytic_extraction import choose_layer, read_layer
-from seepage.attacks.parts.certify import certify, predicted_bias_gradients
+from seepage.attacks.parts.peeling.labelling import Labeller
+from seepage.attacks.parts.peeling.readings import Readings
+from seepage.attacks.parts.peeling.signals import BackwardSignals
+from seepage.attacks.parts.predicted import predicted_bias_gradients
 from seepage.attacks.parts.rows import agreeing_rows, representatives, scan_rows
 from seepage.attacks.parts.tokens import nearest_tokens
 from seepage.errors import DataError, NotApplicable
@@ -184,11 +187,25 @@ def test_certificate_refuses_mixtures_and_finds_the_label() -> None:
     alone, both = (fires.sum(dim=0) == 1).nonzero()[0], (fires.sum(dim=0) == 2).nonzero()[0]
     weight, bias = seen.update.tensors["1.weight"], seen.update.tensors["1.bias"]
     rows = torch.cat([alone, both])
-    candidates = (weight[rows] / bias[rows, None]).reshape(-1, 1, 4, 4)
-    result = certify(model, model[1], candidates, rows, bias[rows], loss="cross_entropy", num_examples=2)
+    candidates = weight[rows] / bias[rows, None]
+    none, tiny = torch.zeros(2, dtype=torch.bool), 1e-7 * bias[rows].abs().double()
+    readings = Readings(
+        row=rows,
+        support=torch.full((2,), 2),
+        bias=bias[rows].double(),
+        noise=tiny,
+        error=tiny,
+        features=candidates,
+        exact=none,
+        undecided=~none,
+        spoiled=none,
+        moved=tiny,
+    )
+    signals = BackwardSignals(model, choose_layer(model, IMAGES, None), IMAGES, loss="cross_entropy")
+    labelled = Labeller(signals, kappa=2.0).label(readings)
     owner = int(fires[:, alone[0]].nonzero())
-    assert result.mismatch[0] < 1e-4 < result.mismatch[1]
-    assert result.labels[0] == data.labels[owner]
+    assert labelled is not None and labelled.match.mismatch[0] < 1e-4 < labelled.match.mismatch[1]
+    assert labelled.match.labels == [(int(data.labels[owner]),), ()]
 
 
 def test_single_logit() -> None:

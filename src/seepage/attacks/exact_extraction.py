@@ -9,7 +9,6 @@ Passive: no weight is changed. The crafting attacks use `peel` as their reader.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,14 +16,20 @@ from torch import Tensor, nn
 
 from seepage.attacks.analytic_extraction import choose_layer
 from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.parts.claims import expected_kappa
+from seepage.attacks.parts.crafting.routes import Decode
 from seepage.attacks.parts.gradients import LayerGradient, layer_gradient
 from seepage.attacks.parts.labels import infer_label_counts
 from seepage.attacks.parts.layers import LinearLayer
 from seepage.attacks.parts.peeling.codes import Code, choose_code
 from seepage.attacks.parts.peeling.loop import Peeling
-from seepage.attacks.parts.peeling.notes import Outcome, describe
+from seepage.attacks.parts.peeling.notes import describe
+from seepage.attacks.parts.peeling.outcome import Outcome
 from seepage.attacks.parts.peeling.residual import Residual, delta_rounding
 from seepage.attacks.parts.peeling.signals import BackwardSignals
+from seepage.attacks.parts.plain import plain_readings
+from seepage.attacks.parts.reversible import inputs_of
+from seepage.attacks.parts.union import unite
 from seepage.errors import NotApplicable
 from seepage.types import (
     INPUT_SPACE,
@@ -80,24 +85,35 @@ def peel(
     known: Knowledge,
     layer: LinearLayer,
     *,
-    decode: Callable[[Tensor], Tensor] | None = None,
+    decode: Decode | None = None,
 ) -> Reconstruction:
     """Every example that can be read from `layer` in one update; claimed where its certificate holds.
 
+    Where the certificate does not say that there is nothing else, what plain extraction reads is there too.
     decode: maps what the layer reads (k, m) to model inputs, where a crafted pass-through stands before it;
     None: the layer reads the flattened input, token embeddings, or features that are returned as they are.
     """
     _check(layer)
+    peeled = _peeled(exchange, known, layer, decode)
+    if peeled.complete:
+        return peeled
+    return unite(peeled, plain_readings(exchange, known, layer, decode=decode), known.input)
+
+
+def _peeled(
+    exchange: Exchange, known: Knowledge, layer: LinearLayer, decode: Decode | None
+) -> Reconstruction:
     model = exchange.broadcast.model
     gradient = layer_gradient(exchange, known, layer)
     # The range of raw values says nothing about values that were normalised in a way nobody told.
     spec = replace(known.input, value_range=None) if known.normalised else known.input
     code = choose_code(model, layer, spec, decode=decode, seed=known.seed)
+    signals = BackwardSignals(model, layer, known.input, loss=known.loss)
     peeling = Peeling(
-        _residual(exchange, gradient, layer, code, known.seed),
-        BackwardSignals(model, layer, known.input, loss=known.loss),
+        _residual(exchange, gradient, layer, code, signals, seed=known.seed),
+        signals,
         code,
-        kappa=_expected_kappa(exchange, known),
+        kappa=expected_kappa(exchange, known),
     )
     if gradient.steps in (1, None):
         peeling.run()
@@ -107,6 +123,8 @@ def peel(
     candidates = _candidates(peeling, outcome)
     counts, label_note = _label_counts(exchange, known, peeling, outcome)
     inputs = code.inputs(candidates.features)
+    if inputs is None:
+        inputs = inputs_of(model, layer, candidates.features, known.input)
     if inputs is not None and known.input.modality is not Modality.TEXT:
         inputs = known.input.to_raw(inputs)
     return Reconstruction(
@@ -137,27 +155,25 @@ def _check(layer: LinearLayer) -> None:
 
 
 def _residual(
-    exchange: Exchange, gradient: LayerGradient, layer: LinearLayer, code: Code, seed: int
+    exchange: Exchange,
+    gradient: LayerGradient,
+    layer: LinearLayer,
+    code: Code,
+    signals: BackwardSignals,
+    *,
+    seed: int,
 ) -> Residual:
     """Weight deltas are differences of float numbers: their rounding goes with the weights."""
     bounds = code.bounds()
-    residual = Residual(gradient, groups=1 if bounds is None else len(bounds[0]), seed=seed)
+    groups = 1 if bounds is None else len(bounds[0])
+    residual = Residual(gradient, groups=groups, seed=seed, signal_rounding=signals.rounding)
     if exchange.update.kind is UpdateKind.DELTA and layer.bias is not None:
         model = exchange.broadcast.model
         weight, bias = (model.get_parameter(name).detach() for name in (layer.weight, layer.bias))
-        residual.set_rounding(*delta_rounding(weight, bias))
+        residual.set_rounding(*delta_rounding(weight, bias, precision=signals.precision))
         if gradient.scale is None:
             residual.factor = -1.0  # the learning rate is unknown, but a step goes downhill
     return residual
-
-
-def _expected_kappa(exchange: Exchange, known: Knowledge) -> float | None:
-    """What the mean gradient must be multiplied by to be a sum over examples."""
-    if known.loss.endswith("_sum"):
-        return 1.0
-    n = exchange.update.num_examples
-    scaled = exchange.update.kind is UpdateKind.GRADIENT or known.local is not None
-    return float(n) if n is not None and scaled else None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from tests.attacks.peeling.builders import errors, patterned, sent
 from torch import nn
 
 from seepage.attacks.exact_extraction import ExactExtraction, exact_extraction, peel
+from seepage.attacks.parts.crafting.routes import Route
 from seepage.attacks.parts.layers import trace_linear_layers
 from seepage.errors import DataError, NotApplicable
 from seepage.federation import aggregate, local_update
@@ -232,7 +233,7 @@ def test_a_pass_through_before_the_layer_is_decoded() -> None:
     model = nn.Sequential(carry, nn.ReLU(), nn.Linear(36, 120), nn.ReLU(), nn.Linear(120, 4))
     exchange, known = sent(model, batch, spec)
     layer = trace_linear_layers(model, spec)[1]
-    result = peel(exchange, known, layer, decode=lambda h: h / gains)
+    result = peel(exchange, known, layer, decode=Route(torch.arange(36), gains, torch.zeros(36)))
     assert result.space == INPUT_SPACE and recovered(result, batch, 1e-5) == list(range(6))
     features = peel(exchange, known, layer)
     assert features.space == "2" and len(features) == 6

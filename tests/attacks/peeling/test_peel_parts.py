@@ -65,6 +65,7 @@ def all_found(n: int = 6, error: float = 0.0) -> tuple[Residual, Found, torch.Te
         "labels": y,
         "signals": signals,
         "error": torch.full((n,), error),
+        "doubt": torch.zeros(n),
         "exact": torch.zeros(n, dtype=torch.bool),
         "mismatch": torch.zeros(n),
         "row": torch.zeros(n, dtype=torch.long),

@@ -35,6 +35,7 @@ def found(d: Tensor, x: Tensor, *, exact: bool = True) -> Found:
         labels=whole,
         signals=d.clone(),
         error=torch.zeros(k, dtype=torch.float64),
+        doubt=torch.zeros(k, dtype=torch.float64),
         exact=torch.full((k,), exact),
         mismatch=torch.zeros(k, dtype=torch.float64),
         row=d.abs().argmax(1),
@@ -137,6 +138,7 @@ def test_a_signal_is_taken_as_observed_only_where_the_example_is_alone(companion
         features=x,
         exact=torch.ones(1, dtype=torch.bool),
         undecided=torch.zeros(1, dtype=torch.bool),
+        spoiled=torch.zeros(1, dtype=torch.bool),
         moved=torch.full_like(observed, 7e-3 if companion else 1e-7),
     )
     corrected = predicted.clone()
@@ -154,7 +156,8 @@ def test_a_signal_that_is_predicted_to_be_nothing_takes_the_other_label_s_direct
     row = other.abs().argmax(1)
     observed = -3e-8 * other[:, row[0]].double()
     one = torch.ones(1, dtype=torch.bool)
-    seen = Readings(row, row, observed, observed.abs() * 1e-7, observed.abs(), x, one, ~one, 0 * observed)
+    noise, size = observed.abs() * 1e-7, observed.abs()
+    seen = Readings(row, row, observed, noise, size, x, one, ~one, ~one, 0 * observed)
     corrected = torch.zeros_like(other)
     as_observed(corrected, seen, label, which=one, by=signals)
     assert torch.allclose(corrected * 1e8, -3.0 * other, rtol=1e-4)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from seepage.attacks.parts.layers import LinearLayer
+from seepage.attacks.parts.precision import Precision, precision_of
 from seepage.errors import NotApplicable
 from seepage.federation.widening import wide
 from seepage.types import Exchange, Knowledge, UpdateKind
@@ -25,18 +27,22 @@ class LayerGradient:
     scale: float | None
     steps: int | None
     """Local steps the update was summed over; None where unknown. The ratio is exact only for 1."""
+    precision: Precision = field(default_factory=lambda: Precision.of_type(torch.float32))
+    """Of the numbers as they were received; the tensors are float32 at least."""
 
 
 def layer_gradient(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> LayerGradient:
     """Read `layer` from the update without copying it, but for half precision and weight decay."""
     assert layer.bias is not None
     update = exchange.update
-    weight, bias = (wide(update.tensors[name].detach()) for name in (layer.weight, layer.bias))
+    received = [update.tensors[name].detach() for name in (layer.bias, layer.weight)]
+    precision = precision_of(received)
+    bias, weight = (wide(t) for t in received)
     if update.kind is UpdateKind.GRADIENT:
-        return LayerGradient(weight, bias, scale=1.0, steps=1)
+        return LayerGradient(weight, bias, scale=1.0, steps=1, precision=precision)
     local = known.local
     if local is None:
-        return LayerGradient(weight, bias, scale=None, steps=None)
+        return LayerGradient(weight, bias, scale=None, steps=None, precision=precision)
     examples = update.num_examples
     # An aggregate's clients each ran their own steps on their share of the examples.
     steps = None if examples is None else local.num_steps(max(1, examples // len(exchange.clients)))
@@ -44,10 +50,10 @@ def layer_gradient(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> 
         # delta = -lr * (g + wd * w) for one step; over several, w is taken at its received value.
         model = exchange.broadcast.model
         decay = local.lr * local.weight_decay * steps
-        weight = weight + decay * model.get_parameter(layer.weight).detach()
-        bias = bias + decay * model.get_parameter(layer.bias).detach()
+        weight = weight + decay * model.get_parameter(layer.weight).detach().to(weight)
+        bias = bias + decay * model.get_parameter(layer.bias).detach().to(bias)
     scale = -1.0 / (local.lr * steps) if steps else None
-    return LayerGradient(weight, bias, scale=scale, steps=steps)
+    return LayerGradient(weight, bias, scale=scale, steps=steps, precision=precision)
 
 
 def one_step_gradient(exchange: Exchange, known: Knowledge) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from seepage.attacks.parts.layers import LinearLayer
+from seepage.attacks.parts.peeling.grid import on_grid
 from seepage.attacks.parts.peeling.signals import layer_reads
 from seepage.types import InputSpec, Modality
 
@@ -24,19 +25,8 @@ Decode = Callable[[Tensor], Tensor]
 
 _LEVELS = (16, 255)
 """Grey levels tried: scikit-learn's digits, and 8 bits."""
-_ON_GRID = 0.1
-"""A value within this share of a step counts as on the grid: one in five of a mixture's do by chance."""
-_GRID_VALUES = 10
-"""*Different* values inside the range that must lie on the grid: 0.2 ** 10 is the chance of a mixture. Equal
-ones are no new evidence: all white pixels of a mixture have the same value."""
-_FEW_OFF = 0.02
-_WORST_OFF = 0.35
-"""No value may be further off: from half a step on it would be rounded to the wrong one."""
-_MANY_VALUES = 60
-"""So many different values within _WORST_OFF: 0.7 ** 60 is the chance of a mixture."""
-_MEAN_OFF = 0.12
-"""... and so near on average. Values of a finer grid (thirds of a step: mean of three 8-bit channels) also
-stay within _WORST_OFF, but lie 0.22 of a step off on average; noise that may be rounded away stays below."""
+_NO_BOUND = 1e-6
+"""Rounding of a value, as a share of the range, where nobody says it: some last digits of float32."""
 _OUT_OF_RANGE = 1e-3
 _WORST_READING = 1e-2
 _TOKEN_DISTANCE = 0.05
@@ -56,6 +46,9 @@ class Snapped:
     """(k,) bool: inside the value range, as far as it is known."""
     undecided: Tensor
     """(k,) bool: too few values to tell whether it lies on the alphabet."""
+    spoiled: Tensor
+    """(k,) bool: most values lie on the alphabet, but not all: a mean of examples that are nearly alike, or
+    one example that noise has changed. Nobody can vouch for it."""
 
 
 class Code(Protocol):
@@ -67,8 +60,8 @@ class Code(Protocol):
     def bounds(self) -> tuple[Tensor, Tensor] | None:
         """Least and greatest value the layer can read, one for each group of columns; None: unknown."""
 
-    def snap(self, readings: Tensor) -> Snapped:
-        """Put each reading (k, m) on the alphabet."""
+    def snap(self, readings: Tensor, bound: Tensor | None = None) -> Snapped:
+        """Put each reading (k, m) on the alphabet; rounding may have added `bound` (k,) to any value."""
 
     def inputs(self, features: Tensor) -> Tensor | None:
         """(k, *shape) model inputs; None where the layer reads inner features."""
@@ -82,9 +75,9 @@ class RealCode:
     def bounds(self) -> tuple[Tensor, Tensor] | None:
         return None
 
-    def snap(self, readings: Tensor) -> Snapped:
+    def snap(self, readings: Tensor, bound: Tensor | None = None) -> Snapped:
         nothing = torch.zeros(len(readings), dtype=torch.bool, device=readings.device)
-        return Snapped(readings, nothing, ~nothing, ~nothing)
+        return Snapped(readings, nothing, ~nothing, ~nothing, nothing)
 
     def inputs(self, features: Tensor) -> Tensor | None:
         return None
@@ -118,22 +111,32 @@ class NumberCode:
         inputs = features if self.decode is None else self.decode(features)
         return inputs.reshape(-1, *self.spec.shape)
 
-    def snap(self, readings: Tensor) -> Snapped:
+    def snap(self, readings: Tensor, bound: Tensor | None = None) -> Snapped:
         if self.spec.value_range is None or not len(readings):
             nothing = torch.zeros(len(readings), dtype=torch.bool, device=readings.device)
-            return Snapped(readings, nothing, ~nothing, ~nothing)
+            return Snapped(readings, nothing, ~nothing, ~nothing, nothing)
         inputs = self.inputs(readings)
         assert inputs is not None
         low, high = self.spec.value_range
         unit = (self.spec.to_raw(inputs).flatten(1) - low) / (high - low)  # (k, values) in [0, 1]
         possible = (unit > -_OUT_OF_RANGE).all(1) & (unit < 1 + _OUT_OF_RANGE).all(1)
-        tried = [(levels, *_on_grid(unit, levels)) for levels in self.levels]
-        levels, exact, undecided = max(tried, key=lambda each: int(each[1].sum()))
+        off = _NO_BOUND if bound is None else bound * self._gain(readings)
+        tried = [(levels, *on_grid(unit, levels, off)) for levels in self.levels]
+        levels, exact, undecided, _ = max(tried, key=lambda each: int(each[1].sum()))
+        spoiled = torch.stack([each[3] for each in tried]).any(0) & ~exact
         if exact.any():
             self.levels = (levels,)
         snapped = (unit * levels).round_().clamp_(0, levels).div_(levels)
         features = self._features(snapped.mul_(high - low).add_(low), readings, exact)
-        return Snapped(features, exact, possible | exact, undecided)
+        return Snapped(features, exact, possible | exact, undecided, spoiled)
+
+    def _gain(self, like: Tensor) -> float:
+        """By how much a change of what the layer reads changes a value, as a share of the range, at most."""
+        assert self.spec.value_range is not None
+        low, high = self.spec.value_range
+        ends = self.inputs(torch.stack([torch.zeros_like(like[0]), torch.ones_like(like[0])]))
+        assert ends is not None
+        return float(self.spec.to_raw(ends).flatten(1).diff(dim=0).abs().max()) / (high - low)
 
     def _features(self, raw: Tensor, readings: Tensor, exact: Tensor) -> Tensor:
         """Exact readings written anew from their raw values, the others as they were."""
@@ -146,22 +149,6 @@ class NumberCode:
         else:
             features = readings
         return torch.where(exact.unsqueeze(1), features, readings)
-
-
-def _on_grid(unit: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """(k,) on the grid of k / levels; and (k,) too few different values inside the range to tell."""
-    steps = unit * levels
-    nearest = steps.round().clamp_(0, levels)
-    far = (steps - nearest).abs_()
-    inside = (nearest > 0) & (nearest < levels)
-    off = (inside & (far > _ON_GRID)).sum(1)
-    seen = torch.zeros(len(unit), levels + 1, dtype=torch.bool, device=unit.device)
-    seen.scatter_(1, nearest.long(), True)
-    different = seen[:, 1:-1].sum(1)
-    on = (off <= _FEW_OFF * inside.sum(1)) & (different >= _GRID_VALUES)
-    # Noisy readings: nearer than half a step everywhere is as telling if the values are many.
-    on |= (different >= _MANY_VALUES) & ((far * inside).sum(1) <= _MEAN_OFF * inside.sum(1))
-    return on & (far <= _WORST_OFF).all(1), different < _GRID_VALUES
 
 
 class TokenCode:
@@ -195,10 +182,10 @@ class TokenCode:
     def inputs(self, features: Tensor) -> Tensor | None:
         return self.tokens(features)[0].reshape(-1, *self.spec.shape)
 
-    def snap(self, readings: Tensor) -> Snapped:
+    def snap(self, readings: Tensor, bound: Tensor | None = None) -> Snapped:
         if not len(readings):
             nothing = torch.zeros(0, dtype=torch.bool, device=readings.device)
-            return Snapped(readings, nothing, nothing, nothing)
+            return Snapped(readings, nothing, nothing, nothing, nothing)
         parts = readings.reshape(len(readings), -1, self.table.shape[1])
         # A few positions rule most mixtures out before all are looked up.
         _, probe = self.tokens(parts[:, :: max(1, parts.shape[1] // _PROBED)].flatten(1))
@@ -211,7 +198,8 @@ class TokenCode:
             exact[likely] = sure
             features = readings.clone()
             features[likely[sure]] = self.table[ids[sure]].flatten(1)
-        return Snapped(features, exact, exact, torch.zeros_like(exact))
+        no = torch.zeros_like(exact)
+        return Snapped(features, exact, exact, no, no)
 
 
 def choose_code(

@@ -151,6 +151,7 @@ class Peeling:
             features=snapped.features,
             exact=snapped.exact,
             undecided=snapped.undecided,
+            spoiled=snapped.spoiled,
             moved=torch.full_like(observed, torch.inf),  # not alone at its row
         )
         possible = readings.select(snapped.possible.nonzero().squeeze(1))

@@ -15,7 +15,7 @@ import torch
 from scipy.stats import poisson
 from torch import Tensor
 
-_AGREE = 2e-4
+SAME_SCALE = 2e-4
 """Ratios within this share of each other show the same kappa."""
 _INTEGER, _NEAR = 2e-4, 0.02
 """How near a whole number a ratio must be to be taken for one, relative and absolute."""
@@ -60,18 +60,20 @@ def find_scale(predicted: Tensor, observed: Tensor, *, expected: float | None) -
         return None if expected is None else Scale(expected, round(expected), 0)
     entry = torch.arange(len(ratio), device=ratio.device).unsqueeze(1).expand_as(ratio)[usable][order]
     if expected is not None:
-        votes = _votes(entry, logs, math.log(expected) - _AGREE / 2)
+        votes = _votes(entry, logs, math.log(expected) - SAME_SCALE / 2)
         if votes and _by_chance(logs, math.log(expected), votes) < _PLAUSIBLE:
             return Scale(expected, round(expected), votes)
     return _most_agreed(logs, entry) or (None if expected is None else Scale(expected, round(expected), 0))
 
 
 def _most_agreed(logs: Tensor, entry: Tensor) -> Scale | None:
-    spans = torch.searchsorted(logs, logs + _AGREE, right=True) - torch.arange(len(logs), device=logs.device)
+    spans = torch.searchsorted(logs, logs + SAME_SCALE, right=True) - torch.arange(
+        len(logs), device=logs.device
+    )
     starts = logs[spans.topk(min(16, len(spans))).indices].tolist()
     start = max(starts, key=lambda at: _votes(entry, logs, at))
     votes = _votes(entry, logs, start)
-    kappa = math.exp(float(logs[(logs >= start) & (logs <= start + _AGREE)].median()))
+    kappa = math.exp(float(logs[(logs >= start) & (logs <= start + SAME_SCALE)].median()))
     whole = round(kappa)
     integer = whole >= 1 and abs(kappa - whole) <= min(_INTEGER * whole, _NEAR)
     # Every ratio was tried as the start of a window, which then has it for certain; the others must come by
@@ -84,13 +86,13 @@ def _most_agreed(logs: Tensor, entry: Tensor) -> Scale | None:
 
 
 def _votes(entry: Tensor, logs: Tensor, start: float) -> int:
-    return len(entry[(logs >= start) & (logs <= start + _AGREE)].unique())
+    return len(entry[(logs >= start) & (logs <= start + SAME_SCALE)].unique())
 
 
 def _by_chance(logs: Tensor, at: float, votes: int) -> float:
-    """Probability of so many ratios in a window of width _AGREE, from the density of ratios around it."""
+    """Probability of so many ratios in a window of width SAME_SCALE, from the density of ratios around it."""
     near = int(((logs - at).abs() <= _AROUND).sum())
-    rate = max(near - votes, 1) * _AGREE / (2 * _AROUND)
+    rate = max(near - votes, 1) * SAME_SCALE / (2 * _AROUND)
     return float(poisson.sf(votes - 1, rate))
 
 
@@ -102,6 +104,8 @@ class Match:
     """Empty where no label fits."""
     mismatch: Tensor
     """(k,) |predicted - observed| over the largest signal any label gives."""
+    largest: Tensor
+    """(k,) that signal."""
 
 
 def match_labels(
@@ -126,12 +130,12 @@ def match_labels(
     ok = (best <= tolerance) & _clear(distance, best, clear) & (observed != 0)
     labels: list[tuple[int, ...]] = [(int(y),) if fits else () for y, fits in zip(label, ok, strict=True)]
     if predicted.shape[1] > _MOST_LABELS:
-        return Match(labels, best)
+        return Match(labels, best, scale)
     for j in ((copies > 0) & ~ok & fires & (observed != 0)).nonzero().squeeze(1).tolist():
         found = _several(predicted[j], observed[j], scale[j], float(copies[j]))
         if found is not None:
             labels[j], best[j] = found
-    return Match(labels, best)
+    return Match(labels, best, scale)
 
 
 def _clear(distance: Tensor, best: Tensor, factor: float) -> Tensor:

@@ -1,65 +1,19 @@
-"""The certificates of a peeling, and the sentences that report them."""
+"""The sentences that report a peeling and its certificates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 
 import torch
-from torch import Tensor
 
 from seepage.attacks.parts.layers import LinearLayer
 from seepage.attacks.parts.peeling.codes import NumberCode, TokenCode
-from seepage.attacks.parts.peeling.loop import NOISE, Peeling
+from seepage.attacks.parts.peeling.loop import Peeling
+from seepage.attacks.parts.peeling.match import SAME_SCALE, Scale
+from seepage.attacks.parts.peeling.outcome import Outcome, counts_several_times
 from seepage.attacks.parts.peeling.sparse import MOST_UNKNOWN
-from seepage.types import Exchange, UpdateKind
-
-_STILL_EXPLAINED = 2e-3
-"""Share of its contribution that may be left at an example's own row: beyond, the reading is contradicted."""
-
-_MOST_CONTRADICTED = 0.25
-"""Share of the readings on no alphabet that may be contradicted: where more are, what was taken away was not
-there, and what was read afterwards from the rest is worth nothing."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the residual says after the last round."""
-
-    certified: Tensor
-    """(k,) bool: found examples that nothing contradicts."""
-    complete: bool
-    """No active row holds anything beyond rounding."""
-    open_rows: int
-    """Active rows that still hold something."""
-    residual: float
-    """Norm of the layer's residual over that of its gradient."""
-    agreement: float
-    """Share of the rows in which certified examples fire that are explained."""
-
-    @staticmethod
-    def of(peeling: Peeling) -> Outcome:
-        rows, found = peeling.remaining(), peeling.found
-        nothing = torch.zeros(len(found), dtype=torch.bool, device=found.row.device)
-        if rows is None:
-            return Outcome(nothing, complete=False, open_rows=0, residual=0.0, agreement=0.0)
-        explained = (rows.norm <= NOISE * rows.weight_noise) & (rows.bias.abs() <= NOISE * rows.noise)
-        norm = torch.zeros_like(peeling.residual.norm)
-        clear = torch.zeros_like(peeling.active)
-        norm[rows.index], clear[rows.index] = rows.norm, explained
-        own = found.signals.gather(1, found.row.unsqueeze(1)).squeeze(1).abs() * found.features.norm(dim=1)
-        certified = clear[found.row] | (norm[found.row] <= _STILL_EXPLAINED * own)
-        doubtful = ~found.exact
-        if int((doubtful & ~certified).sum()) > _MOST_CONTRADICTED * int(doubtful.sum()):
-            certified = certified & found.exact
-        total = (peeling.residual.norm * abs(peeling.residual.factor)).double().norm()
-        fires = (found.signals != 0).any(0)
-        return Outcome(
-            certified,
-            complete=bool(explained.all()) and bool(certified.all()) and len(found) > 0,
-            open_rows=int((~explained).sum()),
-            residual=float(norm.double().norm() / total),
-            agreement=float(clear[fires].double().mean()) if bool(fires.any()) else 0.0,
-        )
+from seepage.attacks.parts.precision import Precision
+from seepage.types import Exchange, Update, UpdateKind
 
 
 def describe(
@@ -88,7 +42,7 @@ def describe(
         *notes,
         *_progress(peeling),
         *_certificates(peeling, outcome),
-        *_scale(peeling, exchange),
+        *scale_note(peeling.scale, peeling.expected, exchange.update),
         *_rest(peeling, outcome, exchange, rows),
         *([] if outcome.complete else (*_tangled(peeling), *_rounding(peeling, exchange))),
     )
@@ -114,6 +68,17 @@ def _nothing(
             "(noise, pruning, batch statistics)."
         )
         notes += _tangled(peeling)
+    if spoiled := int(peeling.first.spoiled.sum()):
+        notes.append(
+            f"{spoiled} of the readings lie on a grid but for a few values, as means of examples that are "
+            "nearly alike do."
+        )
+    if peeling.residual.precision.relative > Precision.of_type(torch.float32).relative:
+        digits = round(-math.log2(peeling.residual.precision.relative))
+        notes.append(
+            f"The update's numbers are rounded to {digits} binary digits, too coarsely to certify what is on "
+            "no alphabet."
+        )
     return notes
 
 
@@ -177,32 +142,70 @@ def _certificates(peeling: Peeling, outcome: Outcome) -> list[str]:
             f"{outcome.residual:.1e} of the layer's gradient, and nothing in {outcome.agreement:.1%} of the "
             "rows in which they fire."
         )
-    if not bool(good.all()):
+    if outcome.contradicted:
         notes.append(
-            f"{int((~good).sum())} reading(s) were contradicted by what was read later and are not claimed."
+            f"{outcome.contradicted} reading(s) were contradicted by what was read later and are not claimed."
+        )
+    if outcome.alike:
+        notes.append(
+            f"{outcome.alike} reading(s) lie on no grid and count more than once: each may be the mean of "
+            "examples that are nearly alike, so they are not claimed."
+        )
+    if outcome.coarse:
+        notes.append(
+            f"{outcome.coarse} reading(s) are not claimed: the update's numbers are rounded too coarsely to "
+            "tell every value to a thousandth of its range."
         )
     return notes
 
 
-def _scale(peeling: Peeling, exchange: Exchange) -> list[str]:
-    scale, n = peeling.scale, exchange.update.num_examples
+def scale_note(scale: Scale | None, expected: float | None, update: Update) -> list[str]:
+    """What the common factor of an update says about the number of its examples."""
+    n = update.num_examples
     if scale is None:
         return []
     if n is None:
-        if scale.num_examples is not None and exchange.update.kind is UpdateKind.GRADIENT:
+        if scale.num_examples is not None and update.kind is UpdateKind.GRADIENT:
             return [f"The number of examples was inferred to be {scale.num_examples}."]
         return [f"The update is the sum over examples divided by {scale.kappa:.6g}."]
-    if peeling.expected is not None and scale.kappa != peeling.expected:
-        return [f"The update was scaled down as a whole, by {peeling.expected / scale.kappa:.6g} (clipping)."]
-    return []
+    return [] if expected is None else _unexpected(scale, expected, n)
+
+
+def _unexpected(scale: Scale, expected: float, n: int) -> list[str]:
+    """Where the factor is not that of the `n` examples that were declared."""
+    if abs(scale.kappa / expected - 1) <= SAME_SCALE:
+        return []
+    factor = f"{expected / scale.kappa:.6g}"
+    if scale.kappa < expected:
+        return [
+            f"The update is {factor} times as large as {n} examples would make it if each were in it once: "
+            "there are copies in the batch, or fewer examples than were declared."
+        ]
+    scaled = f"scaled down as a whole, by {factor} (clipping)."
+    if scale.num_examples is None:
+        return [f"The update was {scaled}"]
+    return [
+        f"The update is the sum over examples divided by {scale.num_examples}, not by the {n} that were "
+        f"declared: more examples are in it, or it was {scaled}"
+    ]
+
+
+def _number_holds(peeling: Peeling) -> bool:
+    """Whether what was read agrees with the number of examples that was declared, or leaves it open."""
+    if peeling.scale is None or peeling.expected is None:
+        return True
+    whole = peeling.scale.num_examples is not None
+    return not counts_several_times(peeling.scale, peeling.expected) and not (
+        whole and peeling.scale.kappa != peeling.expected
+    )
 
 
 def _rest(peeling: Peeling, outcome: Outcome, exchange: Exchange, rows: int) -> list[str]:
-    n = exchange.update.num_examples
+    n = exchange.update.num_examples if _number_holds(peeling) else None
     missing = None if n is None else n - len(peeling.found)
     if outcome.complete:
         notes = ["The layer's gradient is explained completely: nothing else is in it."]
-        if missing:
+        if missing is not None and missing > 0:
             notes.append(
                 f"{missing} further example(s) leave no trace in this layer: they activate none of its "
                 "neurons, or the model predicts their label with certainty already."

@@ -66,6 +66,7 @@ class RowReader:
                 features=snapped.features,
                 exact=snapped.exact,
                 undecided=snapped.undecided,
+                spoiled=snapped.spoiled,
                 moved=moved,
             ).select(snapped.possible.nonzero().squeeze(1))
             seen += int(part.exact.sum())
@@ -88,7 +89,7 @@ class RowReader:
         columns = self.residual.weight.shape[1] * self.residual.weight.element_size()
         for which in torch.arange(len(rows), device=rows.device).split(max(1, _CHUNK_BYTES // columns)):
             read = self.residual.weights(rows[which], found).div_(bias[which].unsqueeze(1))
-            snapped = self.code.snap(read)
+            snapped = self.code.snap(read, self.residual.value_bound(rows[which], bias[which], read))
             size = row_norms(read)
             yield which, snapped, row_norms(snapped.features - read) / size
 

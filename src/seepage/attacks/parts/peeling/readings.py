@@ -25,6 +25,8 @@ class Readings:
     features: Tensor
     exact: Tensor
     undecided: Tensor
+    spoiled: Tensor
+    """(k,) bool: as `codes.Snapped` has it."""
     moved: Tensor
     """(k,) relative distance from what was read to the point of the alphabet that took its place."""
 
@@ -42,6 +44,7 @@ class Readings:
             features=like.new_zeros(0, like.shape[1]),
             exact=whole.bool(),
             undecided=whole.bool(),
+            spoiled=whole.bool(),
             moved=real,
         )
 

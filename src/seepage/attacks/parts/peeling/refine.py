@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.peeling.residual import ROUNDING, Found, Residual
+from seepage.attacks.parts.peeling.residual import Found, Residual
 
 EXPLAINED = 3e-5
 """Largest residual, as a share of the row, of a row that takes part."""
@@ -30,8 +30,10 @@ def refine(residual: Residual, found: Found, norm: Tensor, rows: Tensor) -> Foun
     total = (residual.norm[rows] * abs(residual.factor)).clamp_min(torch.finfo(norm.dtype).tiny)
     used = norm <= EXPLAINED * total
     index = rows[used]
-    # An example that no explained row holds stays where it is.
-    moving = (~found.exact & (found.signals[:, index] != 0).any(1)).nonzero().squeeze(1)
+    # An example that no explained row holds stays where it is, and so does one that was read better than its
+    # own signals are known: these equations would add their error to it.
+    moving = ~found.exact & (found.signals[:, index] != 0).any(1) & (found.error >= found.doubt)
+    moving = moving.nonzero().squeeze(1)
     if not len(moving):
         return found
     d = (found.signals[moving][:, index] / total[used]).double()  # (k, r), rows of equal weight
@@ -44,7 +46,9 @@ def refine(residual: Residual, found: Found, norm: Tensor, rows: Tensor) -> Foun
     inverse = torch.linalg.inv(normal)
     features, error = found.features.clone(), found.error.clone()
     features[moving] += (inverse @ right).to(features.dtype)
-    # Rows have unit norm and relative error ROUNDING: that of the solution follows from the inverse.
-    spread = ROUNDING * inverse.diagonal().sqrt().to(error.dtype) / features[moving].norm(dim=1)
-    error[moving] = torch.minimum(error[moving], spread.nan_to_num(nan=torch.inf))
+    # Rows have unit norm and the relative error of signals: that of the solution follows from the inverse.
+    rounding = max(residual.signal_rounding, 2 * residual.precision.relative)
+    spread = rounding * inverse.diagonal().sqrt().to(error.dtype) / features[moving].norm(dim=1)
+    spread = torch.maximum(spread.nan_to_num(nan=torch.inf), found.doubt[moving])
+    error[moving] = torch.minimum(error[moving], spread)
     return replace(found, features=features, error=error)

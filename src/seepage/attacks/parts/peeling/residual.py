@@ -6,6 +6,7 @@ in blocks of rows that are read and forgotten: no second copy of the gradient is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.parts.gradients import LayerGradient
+from seepage.attacks.parts.peeling.signals import ROUNDING
+from seepage.attacks.parts.precision import Precision
 from seepage.attacks.parts.rows import RowScan, scan_rows
 
-ROUNDING = 2e-6
-"""Relative error of a backward signal (float32, several layers), against the example's typical signal."""
 _BLOCK_BYTES = 1 << 21
 """Of the gradient at a time: a share of it, so that reading it takes little memory of its own."""
 _ROWS = 256
@@ -44,6 +45,8 @@ class Found:
     """(k, N) backward signals."""
     error: Tensor
     """(k,) relative error of `features`; 0 for those that lie on an alphabet."""
+    doubt: Tensor
+    """(k,) relative error of `signals`. Rounding goes with p: a small p - y is known the worse."""
     exact: Tensor
     """(k,) bool: on an alphabet."""
     mismatch: Tensor
@@ -68,6 +71,7 @@ class Found:
             labels=whole,
             signals=like.new_zeros(0, rows),
             error=real,
+            doubt=real,
             exact=whole.bool(),
             mismatch=real,
             row=whole,
@@ -107,7 +111,16 @@ class Rows:
 class Residual:
     """factor * gradient - sum_j d_j ⊗ [x_j, 1] over found examples j, for any rows that are asked for."""
 
-    def __init__(self, gradient: LayerGradient, *, groups: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self,
+        gradient: LayerGradient,
+        *,
+        groups: int = 1,
+        seed: int = 0,
+        signal_rounding: float = ROUNDING,
+    ) -> None:
+        self.precision = gradient.precision
+        self.signal_rounding = signal_rounding
         self.weight, self.bias = gradient.weight, gradient.bias
         self.factor = 1.0 if gradient.scale is None else gradient.scale
         self.groups = groups
@@ -147,14 +160,16 @@ class Residual:
         by cancellation; an example known with an error brings that along too. All in double precision: a
         saturated loss leaves signals of 1e-25 beside others of 1, and float32 has no squares of those.
         """
-        eps = torch.finfo(self.bias.dtype).eps
-        bias = (eps * self.bias[index].double() * self.factor).square()
-        weight = (eps * self.norm[index] * self.factor).square()
+        # Computing costs about eps of the type; a coarser format on the way, half its last digit at most.
+        cast = self.precision.relative / 3**0.5
+        eps, least = math.hypot(torch.finfo(self.bias.dtype).eps, cast), self.precision.absolute * self.factor
+        bias = (eps * self.bias[index].double() * self.factor).square() + least**2
+        weight = (eps * self.norm[index] * self.factor).square() + self.weight.shape[1] * least**2
         if self.rounding is not None:
             weight = weight + (self.rounding[0][index].double() * self.factor).square()
             bias = bias + (self.rounding[1][index].double() * self.factor).square()
         if len(found):
-            rounding, size = ROUNDING * found.typical(), row_norms(found.features)  # (k,)
+            rounding, size = self.signal_rounding * found.typical(), row_norms(found.features)  # (k,)
             for at, rows in zip(torch.arange(len(index)).split(_ROWS), index.split(_ROWS), strict=True):
                 d = found.signals[:, rows].double().abs_()  # (k, rows)
                 of_signal = rounding.unsqueeze(1) * (d != 0)
@@ -162,6 +177,19 @@ class Residual:
                 of_signal += d.mul_(found.error.unsqueeze(1))
                 weight[at] += of_signal.mul_(size.unsqueeze(1)).square_().sum(0)
         return bias.sqrt(), weight.sqrt()
+
+    def value_bound(self, index: Tensor, bias: Tensor, read: Tensor) -> Tensor:
+        """(r,) what the update's own rounding may add to any value of the quotients (r, m) `read`.
+
+        |w / b - w' / b'| <= (|w - w'| + |w / b| |b - b'|) / |b'|. A weight delta is off by half a last digit
+        of the weight, which is at most twice the row's root mean square.
+        """
+        weights = self.precision.of(self.weight[index].abs().amax(1))
+        biases = self.precision.of(self.bias[index])
+        if self.rounding is not None:
+            weights += 2 * 3**0.5 * self.rounding[0][index] / self.weight.shape[1] ** 0.5
+            biases += 3**0.5 * self.rounding[1][index]
+        return abs(self.factor) * (weights + read.abs().amax(1) * biases) / bias.abs()
 
     def scan(self, index: Tensor, found: Found) -> Rows:
         """Read the rows `index`, a block at a time."""
@@ -183,22 +211,25 @@ class Residual:
         )
 
 
-def delta_rounding(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def delta_rounding(
+    weight: Tensor, bias: Tensor, *, precision: Precision | None = None
+) -> tuple[Tensor, Tensor]:
     """(N,) of each row and (N,) of each bias: the root mean square rounding error of new minus old weights.
 
     A new weight is rounded to a multiple of its last digit, ulp(w); the difference to the old one is exact.
     Such an error is uniform within half an ulp either way. The server knows w, so it knows this noise.
+    precision: of the weights, where it is not that of their type.
 
     >>> rows, single = delta_rounding(torch.tensor([[1.0, -3.0]]), torch.tensor([0.5, 0.0]))
     >>> [round(v * 12**0.5 * 2**24, 3) for v in (*rows.tolist(), *single.tolist())]     # in ulp(0.5)
     [4.472, 1.0, 0.0]
     """
-    rows = torch.cat([_last_digit(part).norm(dim=1) for part in weight.split(64)])
-    return rows / 12**0.5, _last_digit(bias) / 12**0.5
+    eps = torch.finfo(weight.dtype).eps if precision is None else 2 * precision.relative
+    rows = torch.cat([_last_digit(part, eps).norm(dim=1) for part in weight.split(64)])
+    return rows / 12**0.5, _last_digit(bias, eps) / 12**0.5
 
 
-def _last_digit(values: Tensor) -> Tensor:
+def _last_digit(values: Tensor, eps: float) -> Tensor:
     """ulp: |v| = m * 2^e with 1/2 <= m < 1 has digits of 2^(e - 1) * eps; 0 has none."""
-    exponent = torch.frexp(values).exponent
-    digit = torch.ldexp(torch.full_like(values, torch.finfo(values.dtype).eps / 2), exponent)
+    digit = torch.ldexp(torch.full_like(values, eps / 2), torch.frexp(values).exponent)
     return torch.where(values == 0, torch.zeros_like(values), digit)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.parts.peeling.bent import BENT, THRESHOLD
-from seepage.attacks.parts.peeling.residual import ROUNDING, Found, Residual, row_norms
-from seepage.attacks.parts.peeling.signals import BackwardSignals
+from seepage.attacks.parts.peeling.residual import Found, Residual, row_norms
+from seepage.attacks.parts.peeling.signals import ROUNDING, BackwardSignals
 
 _MOST_ROWS = 256
 _MOST_SHARE = 0.25

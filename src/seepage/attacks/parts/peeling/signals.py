@@ -14,10 +14,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.certify import CHUNK, predicted_bias_gradients
 from seepage.attacks.parts.layers import LinearLayer, dummy_inputs, watching
+from seepage.attacks.parts.precision import Precision, precision_of
+from seepage.attacks.parts.predicted import CHUNK, predicted_bias_gradients
 from seepage.federation import LOSSES, training_mode
 from seepage.types import InputSpec
+
+ROUNDING = 2e-6
+"""Relative error of a backward signal (float32, several layers), against the example's typical signal."""
 
 
 class BackwardSignals:
@@ -43,6 +47,11 @@ class BackwardSignals:
         self.rows = layer.out_features
         self.loss = loss
         self.spec = spec
+        self.precision = precision_of(list(model.parameters()))
+        """Of the weights, which clients compute in, whatever type the server holds them in."""
+        coarser = self.precision.relative / Precision.of_type(torch.float32).relative
+        self.rounding = ROUNDING * max(1.0, coarser)
+        """Relative error of the signals."""
 
     def at_one_row(self, features: Tensor, rows: Tensor) -> Tensor:
         """(k, labels): the signal of candidate j at row rows[j], for every label it may have."""
@@ -77,7 +86,7 @@ class BackwardSignals:
         finally:
             handle.remove()
         # The mean over k examples divides each one's signal by k.
-        return signal if self.loss.endswith("_sum") else signal * len(features)
+        return (signal if self.loss.endswith("_sum") else signal * len(features)).to(features)
 
     def _dummy(self, count: int) -> Tensor:
         return dummy_inputs(self.spec, count, like=self.model)
@@ -85,7 +94,8 @@ class BackwardSignals:
     @contextmanager
     def _fed(self, features: Tensor) -> Iterator[None]:
         """Let the layer read `features`, whatever the model was given."""
-        handle = self.layer.register_forward_pre_hook(lambda _module, _args: (features,))
+        read = features.to(self.parameters[0].dtype)
+        handle = self.layer.register_forward_pre_hook(lambda _module, _args: (read,))
         try:
             yield
         finally:

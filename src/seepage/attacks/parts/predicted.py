@@ -1,38 +1,23 @@
-"""Checking, without the truth, that a candidate read from a neuron is one individual example.
+"""What an example must have sent: the bias gradient that a candidate read from a neuron would cause there.
 
 If x alone activates neuron i, the server can predict the bias gradient it must have received:
 G_b[i] = d_i(x, y) / n, where d_i(x, y) = sum_c (p_c - [c = y]) * dlogit_c/dz_i for the example's label y.
 A mixture of examples fails this for every label but for a coincidence. dlogit_c/dz_i for all classes is one
-directional derivative, batched over candidates, so the whole check costs about three forward passes.
+directional derivative, batched over candidates, so all of it costs about three forward passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from seepage.federation import training_mode
 
-TOLERANCE = 1e-4
-"""Largest relative difference between the predicted and the observed bias gradient."""
 CHUNK = 64
 """Candidates a pass: bounds the activations that are kept for the way back."""
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """For each candidate: how far the best label's prediction is from what was observed."""
-
-    mismatch: Tensor
-    """(k,) relative difference, inf where nothing could be predicted."""
-    labels: Tensor
-    """(k,) the label that fits best."""
-    num_examples: int | None
-    """The number of examples that the predictions agree on; as given, if it was."""
 
 
 def predicted_bias_gradients(
@@ -87,41 +72,3 @@ def _tapped(layer: nn.Module) -> Iterator[list[Tensor]]:
         yield outputs
     finally:
         handle.remove()
-
-
-def certify(
-    model: nn.Module,
-    layer: nn.Module,
-    inputs: Tensor,
-    rows: Tensor,
-    observed: Tensor,
-    *,
-    loss: str,
-    num_examples: int | None,
-    max_examples: int = 4096,
-) -> Certificate:
-    """Compare predictions with `observed`, the bias gradients (k,) at the candidates' rows.
-
-    With an unknown batch size every n up to `max_examples` is tried, and the one that most candidates
-    agree on is taken.
-    """
-    predicted = predicted_bias_gradients(model, layer, inputs, rows, loss=loss)
-    if loss.endswith("_sum"):
-        num_examples = 1  # a summed loss does not divide by the batch size
-    if num_examples is None:
-        num_examples = _vote(predicted, observed, max_examples)
-    target = observed.unsqueeze(1) * num_examples  # (k, 1)
-    mismatch = ((predicted - target) / target).abs().nan_to_num(nan=torch.inf)  # (k, labels)
-    best = mismatch.min(dim=1)
-    return Certificate(mismatch=best.values, labels=best.indices, num_examples=num_examples)
-
-
-def _vote(predicted: Tensor, observed: Tensor, max_examples: int) -> int:
-    """The batch size that most candidates' predictions are consistent with; the smallest on a tie."""
-    ratio = predicted / observed.unsqueeze(1)  # (k, labels): n for the right label of a single example
-    nearest = ratio.round()
-    fits = ((ratio - nearest).abs() <= TOLERANCE * nearest) & (nearest >= 1) & (nearest <= max_examples)
-    votes = torch.bincount(nearest[fits].long(), minlength=2)
-    # Large n fit by chance: integers lie within TOLERANCE of a share 2 * TOLERANCE * n of all ratios.
-    chance = 1.0 / (2 * TOLERANCE * torch.arange(len(votes), device=votes.device).clamp_min(1))
-    return int((votes * chance.clamp_max(1.0)).argmax().clamp_min(1))
