@@ -307,3 +307,20 @@ def test_the_report_does_not_need_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_verdict_is_green(new_log):
+    """Neither on paper nor on a dark screen: that nothing was shown is no good news."""
+    style = re.search(r"<style>(.*?)</style>", render_html(new_log().plan("a").build()), re.DOTALL)
+    assert style is not None
+    roots = re.findall(r":root \{(.*?)\}", style[1], re.DOTALL)
+    assert len(roots) >= 2
+    for level in ("high", "some", "none_shown", "unknown"):
+        rule = re.search(rf"\.{level} \{{(.*?)\}}", style[1])
+        assert rule is not None
+        names = re.findall(r"var\((--[a-z-]+)\)", rule[1])
+        assert len(names) == 2
+        for name, root in ((name, root) for name in names for root in roots):
+            if value := re.search(rf"{name}: #([0-9a-f]{{6}})", root):
+                red, green, blue = (int(value[1][i : i + 2], 16) for i in (0, 2, 4))
+                assert green <= max(red, blue) + 4, (level, name, value[1])

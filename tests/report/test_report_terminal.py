@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -108,3 +109,25 @@ def test_a_narrow_terminal_loses_whole_columns_and_never_digits(log):
     assert "Claims" not in narrower and "righ" not in narrower  # the whole column is gone
     assert max(len(line) for line in narrow.splitlines()) <= 80
     assert f"({summarise(log)[1].scores['psnr'].low:.1f} to" in narrow
+
+
+@pytest.mark.parametrize("value", [100.0, 12.9, 10.0, float("nan")])
+def test_nothing_is_printed_in_green(new_log, value):
+    log = new_log().add_images("a", [value, value]).build()
+    buffer = io.StringIO()
+    print_summary(log, Console(file=buffer, force_terminal=True, color_system="standard", width=100))
+    codes = [
+        code for found in re.findall(r"\x1b\[([0-9;]*)m", buffer.getvalue()) for code in found.split(";")
+    ]
+    assert codes and not {"32", "92"} & set(codes)
+
+
+def test_machines_get_the_verdict_as_one_of_three(new_log):
+    outcomes = {
+        100.0: ("leak_shown", "high"),
+        10.0: ("not_shown", "none_shown"),
+        float("nan"): ("not_measured", "unknown"),
+    }
+    for value, (outcome, level) in outcomes.items():
+        found = to_json(new_log().add_images("a", [value, value]).build())["verdict"]
+        assert (found["outcome"], found["level"]) == (outcome, level)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seepage.log import Cost, summarise
+from seepage.log import Cost, NotTried, summarise
 from seepage.report import Verdict, verdict
 
 
@@ -190,7 +190,7 @@ def test_unknown_when_no_attack_finished(new_log):
     refused = judge(new_log().add_status("trap", "not_applicable", "no linear layer"))
     assert refused.level == "unknown"
     assert refused.headline == "No attack of this audit can work in this setting, so nothing was measured."
-    assert refused.details[0] == "Not applicable here: trap; the reason is given below."
+    assert refused.details[0] == "Not applicable here: trap (no linear layer)."
 
 
 def test_the_strongest_attack_speaks(new_log):
@@ -198,3 +198,69 @@ def test_the_strongest_attack_speaks(new_log):
     assert judge(builder.add_images("strong", [100.0, 5.0])).headline.startswith(
         "A curious server recovers 1 of 2 images exactly"
     )
+
+
+def test_there_are_three_verdicts(new_log):
+    shown = judge(new_log().add_images("a", [100.0]))
+    partly = judge(new_log().add_images("a", [12.9, 12.9]))
+    one = judge(new_log().add_images("a", [10.0, 10.0]))
+    two = judge(new_log().add_images("a", [10.0, 10.0]).add_images("b", [9.0, 9.0]))
+    nothing = judge(new_log().add_status("a", "failed", "out of memory"))
+    assert [(v.outcome, v.badge) for v in (shown, partly, one, two, nothing)] == [
+        ("leak_shown", "Leak shown"),
+        ("leak_shown", "Leak shown, in part"),
+        ("not_shown", "Not shown by this attack"),
+        ("not_shown", "Not shown by these 2 attacks"),
+        ("not_measured", "Not measured"),
+    ]
+
+
+def test_what_was_not_shown_names_what_was_not_tried_and_why(new_log):
+    left = (
+        NotTried(name="april", why="does_not_fit", reason="the model has no patches."),
+        NotTried(name="tag", why="not_listed", reason="the audit names its attacks."),
+        NotTried(name="idlg", why="not_listed", reason="the audit names its attacks."),
+        NotTried(name="trap_weights", why="not_granted", reason="it needs craft_weights."),
+        NotTried(name="deep_leakage", why="over_budget", reason="no time was left."),
+    )
+    wanted = (
+        "Not applicable here: reading (the first layer is frozen).",
+        "Failed: search (KeyError: 'weight').",
+        "Fit this deployment but were not tried: tag and idlg.",
+        "Not tried for want of time: deep_leakage.",
+        "Not tried, as they do not fit this model, data or protocol: april.",
+        "Not tried, as this threat model does not grant what they need: trap_weights.",
+    )
+
+    def log(value: float):
+        builder = new_log(header_changes={"not_tried": left}).add_images("prior_only", [10.0, 10.0])
+        builder.add_images("invert", [value, value])
+        builder.add_status("reading", "not_applicable", "the first layer is frozen")
+        return builder.add_status("search", "failed", "KeyError: 'weight'.")
+
+    found = judge(log(10.0))
+    assert found.outcome == "not_shown" and found.details[-len(wanted) :] == wanted
+    assert found.badge == "Not shown by this attack"  # those that did not run are not counted
+    shown = judge(log(100.0))
+    assert "Not applicable here: reading; the reason is given below." in shown.details
+    assert not any("not tried" in detail.lower() for detail in shown.details)
+
+
+def test_scores_that_are_no_numbers_are_not_below_anything(new_log):
+    nan = float("nan")
+    alone = judge(new_log().add_images("a", [nan, 10.0]))
+    assert alone.outcome == "not_measured"
+    assert alone.headline == "The scores of every attack are no numbers, so nothing was measured."
+    beside = judge(new_log().add_images("a", [nan, 10.0]).add_images("b", [10.0, 10.0]))
+    assert beside.badge == "Not shown by this attack"
+    assert "Not counted, for its scores are no numbers: a." in beside.details
+    guessed = judge(new_log().add_images("a", [10.0, 10.0], guess=nan))
+    assert guessed.outcome == "not_measured"
+    exact = judge(new_log().add_images("a", [nan, 100.0]))
+    assert exact.outcome == "leak_shown"  # a copy is a copy
+
+
+def test_an_attack_that_finished_in_part_is_named(new_log):
+    builder = new_log(seeds=(0, 1)).add_images("a", [10.0, 10.0])
+    found = judge(builder.add_status("a", "failed", "KeyError: 'x'.", seed=1))
+    assert any(d.startswith("Finished only in part: a (1 of 2 runs did not finish") for d in found.details)

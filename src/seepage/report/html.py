@@ -19,7 +19,7 @@ from seepage.report.measures import main_measure, measure
 from seepage.report.spread import Spread, build_spread
 from seepage.report.table import STATUS, Figure, build_table, figure
 from seepage.report.vantage import protocol
-from seepage.report.verdict import BADGES, verdict
+from seepage.report.verdict import verdict
 from seepage.report.words import class_name, duration, number, plural, sentence, short_number, things
 
 
@@ -62,7 +62,7 @@ def render_html(log: AuditLog) -> str:
         header=header,
         verdict=ruling,
         anchors={s.attack.key: i for i, s in enumerate(summaries)},
-        badge=BADGES[ruling.level],
+        badge=ruling.badge,
         table=build_table(header, summaries),
         sections=[build_section(log, s) for s in ordered],
         tolerance=tolerance_in_words(log, [s.space for s in summaries]),

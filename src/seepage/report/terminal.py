@@ -12,7 +12,7 @@ from seepage.log import AuditLog, summarise
 from seepage.report.columns import columns_line
 from seepage.report.plan import left_out
 from seepage.report.table import Row, Table, build_table
-from seepage.report.verdict import BADGES, verdict
+from seepage.report.verdict import verdict
 from seepage.report.words import printable, sentence
 
 WIDTH = 100
@@ -36,7 +36,8 @@ ESSENTIALS = {
     "device",
     "git_revision",
 }
-COLOURS = {"high": "bold red", "some": "bold yellow", "none_shown": "bold green", "unknown": "bold"}
+COLOURS = {"high": "bold red", "some": "bold yellow", "none_shown": "bold", "unknown": "bold"}
+"""Nothing is green: that no attack got anything is no good news, only no news."""
 
 
 def print_summary(log: AuditLog, console: Console | None = None) -> None:
@@ -48,7 +49,7 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     summaries = summarise(log)
     ruling = verdict(log, summaries)
     width = min(WIDTH, console.width)
-    badge = Text(f"{BADGES[ruling.level]}: ", style=COLOURS[ruling.level])
+    badge = Text(f"{ruling.badge}: ", style=COLOURS[ruling.level])
     console.print(badge + Text(printable(ruling.headline), style="bold"), width=width)
     for detail in ruling.details:
         console.print(Text(printable(detail)), width=width)
@@ -120,7 +121,13 @@ def to_json(log: AuditLog) -> dict[str, Any]:
     there = {cell.id for cell in log.cells}
     return {
         "schema_version": header.schema_version,
-        "verdict": {"level": ruling.level, "headline": ruling.headline, "details": list(ruling.details)},
+        "verdict": {
+            "outcome": ruling.outcome,
+            "level": ruling.level,
+            "badge": ruling.badge,
+            "headline": ruling.headline,
+            "details": list(ruling.details),
+        },
         "attacks": [{"key": s.attack.key, **s.model_dump(mode="json")} for s in summaries],
         "audit": header.model_dump(mode="json", include=ESSENTIALS),
         "planned_cells": len(header.planned()),

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal
 
-from seepage.log import BASELINE, AttackSummary, AuditLog
+from seepage.log import BASELINE, AttackSummary, AuditLog, Estimate
+from seepage.report.gaps import gaps, nothing_finished
 from seepage.report.measures import MEASURES, Measure, main_measure, summary_measure
 from seepage.report.vantage import server, vantage
-from seepage.report.words import NOUNS, join, percent, plural, sentence, share, things
+from seepage.report.words import NOUNS, percent, plural, sentence, share, things
 
 Level = Literal["high", "some", "none_shown", "unknown"]
-BADGES: dict[Level, str] = {
-    "high": "Leak shown",
-    "some": "Some leakage shown",
-    "none_shown": "No leakage shown",
-    "unknown": "Not measured",
+Outcome = Literal["leak_shown", "not_shown", "not_measured"]
+OUTCOMES: dict[Level, Outcome] = {
+    "high": "leak_shown",
+    "some": "leak_shown",
+    "none_shown": "not_shown",
+    "unknown": "not_measured",
 }
+"""There are three verdicts; a leak that was shown has degrees. None says that a deployment is safe."""
 STANDS_OUT = 2.0
 """Wide margins (for PSNR: 2 x 3 dB) by which a single example must beat its own guess to be named."""
 
@@ -29,6 +33,23 @@ class Verdict:
     level: Level
     headline: str
     details: tuple[str, ...]
+    measured: int = 0
+    """Attacks that were measured."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return OUTCOMES[self.level]
+
+    @property
+    def badge(self) -> str:
+        """The verdict in three words or so.
+
+        >>> Verdict("none_shown", "", (), measured=2).badge
+        'Not shown by these 2 attacks'
+        """
+        if self.level == "none_shown":
+            return f"Not shown by {'this attack' if self.measured == 1 else f'these {self.measured} attacks'}"
+        return {"high": "Leak shown", "some": "Leak shown, in part", "unknown": "Not measured"}[self.level]
 
 
 @dataclass(frozen=True)
@@ -64,6 +85,7 @@ _LEVELS: dict[str, Level] = {
     "standouts": "some",
     "labels": "some",
     "nothing": "none_shown",
+    "no_number": "unknown",
 }
 
 
@@ -76,19 +98,23 @@ def verdict(log: AuditLog, summaries: Sequence[AttackSummary]) -> Verdict:
     - *some*: that interval lies beyond the baseline's at all; or single recovered examples beat their own
       guess by two wide margins though the mean does not; or only features of a layer were rebuilt; or only
       labels were inferred better than by the baseline.
-    - *none_shown*: attacks finished and none of this holds.
-    - *unknown*: no attack finished.
+    - *none_shown*: attacks were measured and none of this holds; the details name what was not tried.
+    - *unknown*: no attack finished, or none with a score that is a number.
 
     With a single example there is no interval, and only a wide margin counts.
     """
     attacks = [s for s in summaries if s.attack.name != BASELINE]
     guess = next((s for s in summaries if s.attack.name == BASELINE), None)
     findings = [_judge(log, s, guess) for s in attacks if s.cells]
-    if not findings:
-        return Verdict("unknown", _nothing_finished(attacks), tuple(_gaps(log, attacks)))
-    best = max(findings, key=lambda finding: finding.rank)
-    details = [*_figures(log, best), *_caveats(log, best, guess), *_gaps(log, attacks)]
-    return Verdict(_LEVELS[best.kind], _HEADLINES[best.kind](log, best), tuple(details))
+    measured = [finding for finding in findings if finding.kind != "no_number"]
+    spoiled = [finding.summary.attack.title for finding in findings if finding.kind == "no_number"]
+    if not measured:
+        return Verdict("unknown", nothing_finished(attacks), tuple(gaps(log, attacks, spoiled, reasons=True)))
+    best = max(measured, key=lambda finding: finding.rank)
+    level = _LEVELS[best.kind]
+    left = gaps(log, attacks, spoiled, reasons=level == "none_shown")
+    details = (*_figures(log, best), *_caveats(log, best, guess), *left)
+    return Verdict(level, _HEADLINES[best.kind](log, best), details, len(measured))
 
 
 def _judge(log: AuditLog, summary: AttackSummary, guess: AttackSummary | None) -> _Finding:
@@ -104,7 +130,16 @@ def _judge(log: AuditLog, summary: AttackSummary, guess: AttackSummary | None) -
         return _Finding("ahead_features" if features else lead, summary, measure)
     if count := 0 if features else _standouts(log, summary):
         return _Finding("standouts", summary, measure, count)
-    return _Finding("labels" if _labels_leak(log, summary, guess) else "nothing", summary, measure)
+    if _labels_leak(log, summary, guess):
+        return _Finding("labels", summary, measure)
+    # NaN is below nothing: what has no number was not measured
+    numbers = [estimate for estimate in (score, base) if estimate is not None]
+    known = score is not None and all(_is_number(estimate) for estimate in numbers)
+    return _Finding("nothing" if known else "no_number", summary, measure)
+
+
+def _is_number(estimate: Estimate) -> bool:
+    return isfinite(estimate.value)
 
 
 def _standouts(log: AuditLog, summary: AttackSummary) -> int:
@@ -190,12 +225,6 @@ _HEADLINES: dict[str, Callable[[AuditLog, _Finding], str]] = {
 }
 
 
-def _nothing_finished(attacks: Sequence[AttackSummary]) -> str:
-    if attacks and all(s.status == "not_applicable" for s in attacks):
-        return "No attack of this audit can work in this setting, so nothing was measured."
-    return "No attack has finished, so nothing can be said yet."
-
-
 def _figures(log: AuditLog, best: _Finding) -> list[str]:
     """The main metric beside the baseline's."""
     score = best.summary.scores.get(best.measure.key)
@@ -231,20 +260,4 @@ def _caveats(log: AuditLog, best: _Finding, guess: AttackSummary | None) -> list
         said.append("That is not a proof of safety: stronger attacks exist.")
     else:
         said.append("This is a lower bound: stronger attacks may recover more.")
-    return said
-
-
-def _gaps(log: AuditLog, attacks: Sequence[AttackSummary]) -> list[str]:
-    """Attacks that said nothing, and cells that are still to run."""
-    said = []
-    for status, words in (("not_applicable", "Not applicable here"), ("failed", "Failed")):
-        names = [s.attack.name for s in attacks if s.status == status]
-        if names:
-            said.append(f"{words}: {join(names)}; the reason is given below.")
-    if log.missing:
-        verb = "is" if log.missing == 1 else "are"
-        cells = plural(len(log.header.planned()), "cell")
-        said.append(
-            f"Partial log: {log.missing} of {cells} {verb} missing; run the same command again to finish."
-        )
     return said

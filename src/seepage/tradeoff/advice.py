@@ -95,9 +95,17 @@ def _words(row: Row, kept: float, stopped: float) -> str:
 
 def _headline(result: TradeoffResult, plain: Row, ranking: Sequence[Ranked]) -> tuple[str, str]:
     if plain.accuracy is None or plain.leakage is None:
-        return "unknown", "The runs without a defense are not finished, so nothing can be compared yet."
+        never = plain.leakage is None and all(one.status == "not_applicable" for one in plain.leaks)
+        return "unknown", (
+            "No attack of this study can work here, so nothing was measured."
+            if never
+            else "The runs without a defense are not finished, so nothing can be compared yet."
+        )
     if plain.leakage.value < LITTLE:
-        return "some", "These attacks got nothing even without a defense: this study cannot rank defenses."
+        return (
+            "none_shown",
+            "These attacks got nothing even without a defense: this study cannot rank defenses.",
+        )
     if plain.accuracy.value <= 1 / result.header.num_classes:
         return (
             "unknown",

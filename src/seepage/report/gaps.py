@@ -1,0 +1,76 @@
+"""What a verdict leaves open: attacks that could not run, that failed, and that nobody tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from seepage.log import AttackSummary, AuditLog, NotTried
+from seepage.report.words import join, plural
+
+_LONGEST = 90
+"""Characters of a reason in the verdict; the whole of it stands further down."""
+
+_NOT_TRIED = {
+    "not_listed": "Fit this deployment but were not tried",
+    "over_budget": "Not tried for want of time",
+    "does_not_fit": "Not tried, as they do not fit this model, data or protocol",
+    "not_granted": "Not tried, as this threat model does not grant what they need",
+}
+
+
+def nothing_finished(attacks: Sequence[AttackSummary]) -> str:
+    """The headline where nothing was measured."""
+    if attacks and all(s.status == "not_applicable" for s in attacks):
+        return "No attack of this audit can work in this setting, so nothing was measured."
+    if any(s.cells for s in attacks):
+        return "The scores of every attack are no numbers, so nothing was measured."
+    return "No attack has finished, so nothing can be said yet."
+
+
+def gaps(
+    log: AuditLog, attacks: Sequence[AttackSummary], no_numbers: Sequence[str], *, reasons: bool
+) -> Iterator[str]:
+    """Attacks that said nothing, cells that are still to run and, with `reasons`, what was not tried.
+
+    Where nothing was shown these are the verdict's limits, so that the reasons stand beside the names.
+    """
+    for status, words in (
+        ("not_applicable", "Not applicable here"),
+        ("failed", "Failed"),
+        ("partial", "Finished only in part"),
+    ):
+        found = [s for s in attacks if s.status == status]
+        if found and reasons:
+            yield f"{words}: {'; '.join(f'{s.attack.title} ({short(s.reason)})' for s in found)}."
+        elif found and status != "partial":
+            yield f"{words}: {join([s.attack.name for s in found])}; the reason is given below."
+    if no_numbers:
+        yield f"Not counted, for its scores are no numbers: {join(no_numbers)}."
+    if reasons:
+        yield from not_tried(log.header.not_tried)
+    if log.missing:
+        verb = "is" if log.missing == 1 else "are"
+        cells = plural(len(log.header.planned()), "cell")
+        yield f"Partial log: {log.missing} of {cells} {verb} missing; run the same command again to finish."
+
+
+def not_tried(attacks: Sequence[NotTried]) -> Iterator[str]:
+    """One sentence for each kind of reason; those that would have fitted come first.
+
+    >>> list(not_tried([NotTried(name="tag", why="not_listed", reason="the audit names its attacks.")]))
+    ['Fit this deployment but were not tried: tag.']
+    """
+    for why, words in _NOT_TRIED.items():
+        names = [one.name for one in attacks if one.why == why]
+        if names:
+            yield f"{words}: {join(names)}."
+
+
+def short(reason: str) -> str:
+    """A reason as it is, or cut at a word where it is long.
+
+    >>> short("the model has no dense layer.")
+    'the model has no dense layer'
+    """
+    text = reason.strip().rstrip(".")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0]} …"
