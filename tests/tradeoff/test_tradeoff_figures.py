@@ -73,7 +73,9 @@ def test_leakage_is_the_error_removed() -> None:
     assert removed_error({"rmse": 1.0}, {"rmse": 2.0}) == 0.75
     assert removed_error({"token_accuracy": 0.75}, {"token_accuracy": 0.5}) == 0.5
     assert removed_error({"relative_error": 2.0, "cosine": 0.1}, {"relative_error": 1.0}) == 0.0
-    assert removed_error({"mse": math.nan}, {"mse": 0.1}) == 0.0
+    assert math.isnan(removed_error({"mse": math.nan}, {"mse": 0.1}))
+    assert math.isnan(removed_error({"mse": 0.1}, {"mse": math.nan}))
+    assert removed_error({"mse": math.inf}, {"mse": 0.1}) == 0.0
 
 
 def cell(seed: int, *errors: float, status: str = "done") -> Cell:
@@ -106,6 +108,13 @@ def test_what_did_not_run_is_not_taken_for_safe() -> None:
     assert leak(AttackRef(name="a"), [cell(0, status="failed")], planned=1).leakage is None
     assert leak(AttackRef(name="a"), [cell(0, status="not_applicable")], planned=1).leakage is None
     assert leak(AttackRef(name="a"), [cell(0, 0.0)], planned=2).status == "partial"
+
+
+def test_scores_that_are_no_numbers_are_not_taken_for_safe() -> None:
+    found = leak(AttackRef(name="a"), [cell(0, math.nan, 0.1)], planned=1)
+    assert found.leakage is None and found.status == "failed" and "no numbers" in found.reason
+    copied = leak(AttackRef(name="a"), [cell(0, math.nan, 0.0)], planned=1)
+    assert copied.leakage is not None and copied.leakage.value == 0.5 and copied.status == "partial"
 
 
 def test_a_defense_stops_only_what_works_without_it() -> None:

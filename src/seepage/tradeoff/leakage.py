@@ -75,6 +75,8 @@ def removed_error(scores: Mapping[str, float], guess: Mapping[str, float]) -> fl
 
 
 def _removed(error: float, guess: float) -> float:
+    if math.isnan(error) or math.isnan(guess):
+        return math.nan  # not measured, which is not nothing
     if not (math.isfinite(error) and math.isfinite(guess)) or guess <= 0:
         return 0.0
     return max(0.0, 1 - error / guess)
@@ -93,10 +95,22 @@ def leak(attack: AttackRef, cells: Sequence[Cell], planned: int) -> Leak:
     metric = next((name for name in MAIN if name in done[0].examples[0].scores), "exact")
     others = [c.reason for c in cells if c.status != "done"]
     missing = planned - len(done)
+    removed = [[removed_error(e.scores, e.baseline) for e in c.examples] for c in done]
+    spoiled = any(math.isnan(share) for batch in removed for share in batch)
+    # What the other examples gave away is a leak all the same; where it is nothing, nothing was measured.
+    taken = Estimate.of(
+        [[0.0 if math.isnan(share) else share for share in batch] for batch in removed], SHARE
+    )
+    if spoiled and taken.value <= 0:
+        return Leak(attack=attack, status="failed", reason="some of its scores are no numbers")
     return Leak(
         attack=attack,
-        status="partial" if missing else "done",
-        reason=f"{missing} of {planned} seeds missing{': ' + others[0] if others else ''}" if missing else "",
+        status="partial" if missing or spoiled else "done",
+        reason=f"{missing} of {planned} seeds missing{': ' + others[0] if others else ''}"
+        if missing
+        else "some of its scores are no numbers, and count as no leak"
+        if spoiled
+        else "",
         space=done[0].space,
         exact=_over_seeds(done, "exact"),
         exact_count=sum(int(e.scores.get("exact", 0.0) == 1.0) for c in done for e in c.examples),
@@ -104,7 +118,7 @@ def leak(attack: AttackRef, cells: Sequence[Cell], planned: int) -> Leak:
         metric=metric,
         main=_over_seeds(done, metric),
         baseline=_over_seeds(done, metric, of_guess=True),
-        leakage=Estimate.of([[removed_error(e.scores, e.baseline) for e in c.examples] for c in done], SHARE),
+        leakage=taken,
         rounds=max((c.cost.rounds for c in done if c.cost is not None), default=0),
     )
 
