@@ -55,6 +55,7 @@ def audit(
     out: Path | str | None = None,
     on_plan: OnPlan | None = None,
     on_cell: OnCell | None = None,
+    fresh: bool = False,
     **settings: Any,
 ) -> AuditResult:
     """Audit a model on data, in simulation, and return the log.
@@ -67,6 +68,8 @@ def audit(
     on_plan: called before the attacks start, with the log's header; by default what will run, and for how
     long, is printed on stderr.
     data_options: mean, std, value_range, num_classes, modality, or what the dataset's loader takes.
+    out: the run's folder. What it holds of the same audit by the same code is not run again.
+    fresh: start anew, whatever the folder holds of a run.
     settings: any key of an audit file, or of its [protocol] table: batch_size, clients, aggregation,
     algorithm, lr, threat, seeds, defenses, device, ...
 
@@ -103,6 +106,8 @@ def audit(
         out=out,
         on_plan=on_plan or (lambda header: print(plan_text(header), file=sys.stderr)),
         on_cell=on_cell,
+        on_note=lambda note: print(f"seepage: {note}", file=sys.stderr),
+        fresh=fresh,
     )
     return AuditResult(log.folder, log.header, log.cells)
 

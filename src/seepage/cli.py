@@ -24,6 +24,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Start anew: what the folder holds of an earlier run is removed.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON instead of tables.")]
 
 
@@ -44,13 +47,15 @@ def audit(
             "leaves out what does not fit; attacks that are named all run, and searches share what is left."
         ),
     ] = None,
+    fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
     """Play the protocol, attack it as the server would, and report what came out.
 
     Exit code 0: measured, and below every fail_on threshold of the spec. 1: measured, and a threshold was
     reached. 2: could not run. 3: ran, but what fail_on asks for (without it: anything) was not measured.
-    The same command resumes an interrupted run; attacks that failed are tried again.
+    The same command resumes an interrupted run; what failed, or was computed by other code or other
+    packages, is run again.
     """
     from seepage.auditor import parse_spec, read_spec, rule, run_audit, seconds
     from seepage.report import plan_text, to_json, write_html
@@ -74,6 +79,8 @@ def audit(
             on_plan=lambda header: errors.print(plan_text(header), markup=False, highlight=False),
             on_cell=on_cell,
             on_step=on_step,
+            on_note=_note,
+            fresh=fresh,
         )
     report = write_html(log)
     ruling = rule(log, wanted.fail_on)
@@ -156,12 +163,13 @@ def tradeoff(
         int | None,
         typer.Option(min=1, help="Cells run at the same time, one thread each (default: all CPUs)"),
     ] = None,
+    fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
     """Measure what each defense stops and what it costs in accuracy, and recommend one.
 
     Exit code 0: every point was measured. 2: could not run. 3: ran, but some point was not measured.
-    The same command resumes an interrupted study, cell by cell.
+    The same command resumes an interrupted study, cell by cell; what other code computed is run again.
     """
     from seepage.tradeoff import print_tradeoff, read_tradeoff, run_tradeoff, write_tradeoff_html
     from seepage.workloads.data import check_name
@@ -169,7 +177,9 @@ def tradeoff(
     wanted = read_tradeoff(spec)
     check_name(wanted.data.name, spec.parent)
     with _progress() as (on_cell, _):
-        result = run_tradeoff(wanted, out=_folder(out), jobs=jobs, on_cell=on_cell)
+        result = run_tradeoff(
+            wanted, out=_folder(out), jobs=jobs, on_cell=on_cell, on_note=_note, fresh=fresh
+        )
     page = write_tradeoff_html(result)
     if as_json:
         print(json.dumps({**result.to_json(), "report": str(page)}, indent=2))
@@ -228,6 +238,7 @@ def reproduce(
         Path | None, typer.Option(help="Folder with the datasets (default: $SEEPAGE_DATA).")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where finished rows are kept, to resume from.")] = None,
+    fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
     """Regenerate a published table and print ours beside the paper's.
@@ -240,7 +251,7 @@ def reproduce(
         if not data.is_dir():
             raise SpecError(f"'{data}' is not a folder: give the one that holds the datasets.")
         os.environ["SEEPAGE_DATA"] = str(data)
-    table = regenerate(name, seeds=seeds, out=_folder(out), quiet=as_json)
+    table = regenerate(name, seeds=seeds, out=_folder(out), quiet=as_json, fresh=fresh)
     print(json.dumps(table.to_dict(), indent=2)) if as_json else table.print()
     if not table.measured:
         _not_measured(table.missing or (f"{name} has no figure of ours.",))
@@ -256,6 +267,10 @@ def _not_measured(gaps: Iterable[str]) -> NoReturn:
     for gap in gaps:
         errors.print(f"not measured: {gap}", style="yellow", markup=False, highlight=False)
     raise typer.Exit(Code.NOT_MEASURED)
+
+
+def _note(text: str) -> None:
+    errors.print(f"seepage: {text}", markup=False, highlight=False)
 
 
 def _print_log(log: AuditLog, path: Path | None = None) -> None:

@@ -36,7 +36,7 @@ def log(*cells: Cell, seeds: tuple[int, ...] = (0,), attacks: Any = (), spec: An
         title="",
         created="",
         spec=spec or {},
-        spec_hash="",
+        run_key="",
         seeds=seeds,
         attacks=tuple(AttackRef(name=n) for n in names),
         threat=ThreatRecord(name="", description="", grants=(), server_sees=""),

@@ -31,7 +31,7 @@ def log_of(*cells: Cell, seeds: tuple[int, ...] = (0, 1)) -> AuditLog:
         title="t",
         created="now",
         spec={},
-        spec_hash="h",
+        run_key="",
         seeds=seeds,
         attacks=(BASE, ATTACK, OTHER),
         threat=ThreatRecord(name="t", description="d", grants=(), server_sees="all"),

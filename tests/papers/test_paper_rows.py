@@ -2,12 +2,16 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
+from seepage.attacks import ATTACKS
 from seepage.errors import SpecError
-from seepage.papers.rows import RowPlan, compute_rows, fingerprint
+from seepage.identity.sources import parse
+from seepage.papers.rows import RowPlan, compute_rows, fingerprint, remove_rows
 from seepage.workloads.data import load_data
 
 
@@ -61,7 +65,7 @@ def test_another_seed_count_or_other_data_is_another_row(tmp_path, seeds, data):
 
 def test_another_version_of_seepage_computes_again(tmp_path, monkeypatch):
     compute_rows([plan("a", Counting())], seeds=1, out=tmp_path, quiet=True)
-    monkeypatch.setattr("seepage.papers.rows.metadata.version", lambda name: "99")
+    monkeypatch.setattr("seepage.identity.packages.metadata.version", lambda name: "99")
     again = Counting()
     compute_rows([plan("a", again)], seeds=1, out=tmp_path, quiet=True)
     assert again.seeds == [0]
@@ -76,6 +80,47 @@ def test_a_damaged_file_is_computed_again(tmp_path, content):
     compute_rows([plan("a", again)], seeds=1, out=tmp_path, quiet=True)
     assert again.seeds == [0]
     assert json.loads(file.read_text())["values"] == {"R": [0.0]}
+
+
+def test_fresh_removes_rows_and_nothing_else(tmp_path):
+    compute_rows([plan("a", Counting())], seeds=1, out=tmp_path, quiet=True)
+    (row,) = tmp_path.iterdir()
+    others = {"notes.json": "{}", "table.json": "[1]", "row.txt": row.read_text(), "broken.json": "{"}
+    for name, content in others.items():
+        (tmp_path / name).write_text(content)
+    remove_rows(tmp_path)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == others
+    remove_rows(tmp_path / "absent")
+
+
+def test_a_row_of_another_model_or_of_edited_code_is_another_row(tmp_path, monkeypatch):
+    def measure(model: nn.Module, seed: int) -> dict[str, float]:
+        computed.append(seed)
+        return {"R": 0.0 * len(ATTACKS)}
+
+    computed: list[int] = []
+    net = nn.Linear(2, 2)
+    for change in (None, "weights", "code", None):
+        computed.clear()
+        if change == "weights":
+            nn.init.zeros_(net.weight)
+        if change == "code":  # of an attack that this row might look up
+            monkeypatch.setattr("seepage.identity.code.parse", edited("seepage.attacks.parts.rows"))
+        row = replace(plan("a", Counting()), measure=partial(measure, net))
+        compute_rows([row], seeds=1, out=tmp_path, quiet=True)
+        compute_rows([row], seeds=1, out=tmp_path, quiet=True)
+        first = change is not None or not list(tmp_path.glob("done"))
+        assert computed == ([0] if first else [])
+        (tmp_path / "done").touch()
+
+
+def edited(module: str):
+    """`parse` for a disk on which one module has a line more."""
+
+    def read(text: bytes, name: str, is_package: bool):
+        return parse(text + b"\nEDITED = 1\n" if name == module else text, name, is_package)
+
+    return read
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):

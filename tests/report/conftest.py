@@ -129,7 +129,7 @@ class LogBuilder:
             "title": "A test audit",
             "created": "2024-05-01T10:00:00Z",
             "spec": self.spec,
-            "spec_hash": "abc123",
+            "run_key": "abc123",
             "seeds": self.seeds,
             "attacks": tuple(self.attacks),
             "threat": ThreatRecord.model_validate(threat),
@@ -148,9 +148,9 @@ class LogBuilder:
 
     def build(self) -> AuditLog:
         folder = RunFolder(self.path)
-        folder.open(self.header())
+        header = folder.open(self.header())
         for cell, arrays in self.cells:
-            folder.write_cell(cell, arrays, None)
+            folder.write_cell(cell.model_copy(update={"run_key": header.run_key}), arrays, None)
         return AuditLog.read(self.path)
 
 

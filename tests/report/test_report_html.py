@@ -20,7 +20,7 @@ from seepage.report import render_html, write_html
 from seepage.report.gallery import same_words
 
 VOID = {"meta", "link", "br", "img", "wbr", "hr", "input"}
-HEADER_TEXTS = ("title", "created", "spec_hash", "model_name", "data_name", "data_source", "device", "python")
+HEADER_TEXTS = ("title", "created", "run_key", "model_name", "data_name", "data_source", "device", "python")
 HEADER_TEXTS += ("git_revision",)
 EVIL = "<script>alert('x')</script>\"'&"
 

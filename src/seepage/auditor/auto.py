@@ -13,6 +13,7 @@ from seepage.auditor.estimate import Forecast, Rehearsal, RunCell, updates_of
 from seepage.auditor.fits import not_listed, why_not
 from seepage.auditor.prepare import Prepared, planned_refs
 from seepage.auditor.spec import AUTO, DEFAULT_BUDGET, AttackSpec
+from seepage.identity import version
 from seepage.log import ADAPTIVE, BASELINE, AttackRef, NotTried, RunFolder
 
 SEARCHES_IN_ORDER = ("tag", "inverting_gradients", "see_through_gradients", "idlg", "deep_leakage")
@@ -32,11 +33,12 @@ def line_up(prepared: Prepared, folder: RunFolder, run_cell: RunCell) -> Prepare
     """
     if folder.header_file.exists():
         begun = folder.read_header()
-        if begun.spec_hash != prepared.fingerprint:
+        if begun.run_key != prepared.run_key:
             return prepared  # the folder is another audit's, which it says itself when it is opened
-        return prepared.with_attacks(
-            begun.attacks, not_tried=begun.not_tried, expected_seconds=begun.expected_seconds
-        )
+        if begun.packages.get("seepage") == version("seepage"):  # another one may know other attacks
+            return prepared.with_attacks(
+                begun.attacks, not_tried=begun.not_tried, expected_seconds=begun.expected_seconds
+            )
     wanted = prepared.spec.attacks
     return _chosen(prepared, run_cell) if wanted == AUTO else _named(prepared, wanted, run_cell)
 

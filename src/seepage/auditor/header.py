@@ -5,25 +5,15 @@ from __future__ import annotations
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib import metadata
 
+from seepage.auditor.origin import cell_keys
 from seepage.auditor.prepare import Prepared
 from seepage.auditor.promise import defense_records
 from seepage.auditor.spec import AuditSpec
 from seepage.federation import server_sees
+from seepage.identity import PACKAGES, version
 from seepage.log import Header, InputRecord, ThreatRecord
 from seepage.types import Modality
-
-PACKAGES = (
-    "seepage",
-    "torch",
-    "numpy",
-    "scipy",
-    "torchmetrics",
-    "scikit-image",
-    "scikit-learn",
-    "safetensors",
-)
 
 
 def make_header(prepared: Prepared) -> Header:
@@ -34,7 +24,8 @@ def make_header(prepared: Prepared) -> Header:
         title=audit_title(spec),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         spec=spec.model_dump(mode="json"),
-        spec_hash=prepared.fingerprint,
+        run_key=prepared.run_key,
+        cell_keys=cell_keys(prepared),
         seeds=spec.seeds,
         attacks=prepared.refs,
         not_tried=prepared.not_tried,
@@ -61,7 +52,7 @@ def make_header(prepared: Prepared) -> Header:
         data_examples=len(data),
         exact_tolerance=spec.exact_tolerance,
         device=str(prepared.device),
-        packages=_versions(),
+        packages={name: version(name) for name in PACKAGES},
         python=platform.python_version(),
         git_revision=_git_revision(),
     )
@@ -106,16 +97,6 @@ def how_columns_are_fed(prepared: Prepared) -> str:
         f"Columns are fed as they are, and the widest spread is {apart:.2g} times the narrowest; where "
         "clients scale their columns, say standardise = true or give mean and std."
     )
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _git_revision() -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +15,7 @@ from seepage.attacks.parts.adaptive.answers import ANSWERS
 from seepage.auditor.checks import check_fakes, check_order, check_view
 from seepage.auditor.gate import check_modality
 from seepage.auditor.measures import hidden_by_measures, with_measures, wrappers
+from seepage.auditor.origin import again_key, run_key
 from seepage.auditor.promise import known_settings
 from seepage.auditor.seeds import private_seed
 from seepage.auditor.spec import AttackSpec, AuditSpec, DefenseSpec, ProtocolSpec
@@ -24,12 +24,15 @@ from seepage.errors import SpecError
 from seepage.federation import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
 from seepage.federation.threat import sees_each_update
 from seepage.federation.widening import model_placement
+from seepage.identity import CodeReader, state
+from seepage.identity.code import Code
 from seepage.isolation.attack import planned_attack
 from seepage.log import ADAPTIVE, BASELINE, AttackRef, NotTried
 from seepage.registry import construct, unknown
 from seepage.types import Batch, Defense, LocalTraining
 from seepage.workloads.data import Dataset, load_data, standardised
-from seepage.workloads.models.loading import build_model, check_forward
+from seepage.workloads.models.loading import build_model, builder_of, check_forward
+from seepage.workloads.user_code import current_folder_importable
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,13 @@ class Prepared:
     model_source: Any
     """What `build_model` takes: a name, a function or a module."""
     model_parameters: int
-    fingerprint: str
-    """Changes with the data, the model's weights (for the first seed) and the spec."""
+    run_key: str
+    """Changes with the spec, the data and what the model (of the first seed) is and does."""
+    code: CodeReader
+    model_code: Code
+    """Of its classes and of the function that builds it."""
+    states: dict[int, str] = field(default_factory=dict)
+    """By seed, as they are asked for."""
     not_tried: tuple[NotTried, ...] = ()
     expected_seconds: Mapping[str, float] = field(default_factory=dict)
     """By `AttackRef.key`, for one seed; where it was estimated."""
@@ -80,6 +88,12 @@ class Prepared:
         """Too few examples for this protocol, a setting that a defense does not know: said now, not later."""
         self.draw(self.spec.seeds[0])
         self.defenses(self.spec.seeds[0])
+
+    def state(self, seed: int) -> str:
+        """A digest of the model that this seed starts from."""
+        if seed not in self.states:
+            self.states[seed] = state(self.model(seed))
+        return self.states[seed]
 
     def model(self, seed: int) -> nn.Module:
         """The model that the server starts from under this seed."""
@@ -185,6 +199,7 @@ def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared
         **spec.model.options,
     ).to(device)
     outputs = check_forward(built, dataset.spec)[-1]
+    code = CodeReader()
     prepared = Prepared(
         **vars(played),
         dataset=dataset,
@@ -194,10 +209,17 @@ def prepare(spec: AuditSpec, *, model: Any = None, data: Any = None) -> Prepared
         model_name=spec.model.name,
         model_source=source,
         model_parameters=sum(p.numel() for p in built.parameters()),
-        fingerprint=_fingerprint(spec, dataset, built),
+        run_key=run_key(spec, dataset, built),
+        code=code,
+        model_code=_model_code(code, source, built),
     )
     prepared.check()
     return prepared
+
+
+def _model_code(reader: CodeReader, source: Any, built: nn.Module) -> Code:
+    with current_folder_importable():
+        return reader.read(builder_of(source), built)
 
 
 def prepare_again(prepared: Prepared, spec: AuditSpec) -> Prepared:
@@ -205,8 +227,7 @@ def prepare_again(prepared: Prepared, spec: AuditSpec) -> Prepared:
 
     An attack that these leave nothing to work with stays in the plan, and its cells say why it cannot run.
     """
-    digest = hashlib.sha256(f"{prepared.fingerprint} {spec.model_dump_json(exclude={'title'})}".encode())
-    return replace(prepared, **vars(_play(spec)), fingerprint=digest.hexdigest())
+    return replace(prepared, **vars(_play(spec)), run_key=again_key(prepared.run_key, spec))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,17 +316,3 @@ def pick_device(name: str) -> torch.device:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise SpecError(f"device '{name}' cannot be used ({reason}): use cpu, cuda or auto.") from None
     return device
-
-
-def _fingerprint(spec: AuditSpec, dataset: Dataset, model: nn.Module) -> str:
-    """Two runs may share a folder only if they would give the same numbers."""
-    digest = hashlib.sha256()
-    digest.update(spec.model_dump_json(exclude={"title", "fail_on"}).encode())
-    digest.update(dataset.digest)
-    for tensor in model.state_dict().values():
-        if not isinstance(tensor, Tensor):  # a module's extra state
-            digest.update(repr(tensor).encode())
-            continue
-        digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

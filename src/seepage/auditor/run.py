@@ -19,6 +19,7 @@ from seepage.auditor.cost import measure
 from seepage.auditor.header import audit_title, make_header
 from seepage.auditor.live import OnStep, watching
 from seepage.auditor.measures import wrappers
+from seepage.auditor.origin import again_in_words, kept, made_by
 from seepage.auditor.partial import PartialStates
 from seepage.auditor.prepare import Prepared, prepare
 from seepage.auditor.promise import defense_records
@@ -44,6 +45,7 @@ from seepage.log import (
     Header,
     RunFolder,
     cell_id,
+    origin_key,
     write_atomically,
 )
 from seepage.log.pictures import picture_grid
@@ -76,22 +78,33 @@ def run_audit(
     on_plan: OnPlan | None = None,
     on_cell: OnCell | None = None,
     on_step: OnStep | None = None,
+    on_note: Callable[[str], None] | None = None,
+    fresh: bool = False,
 ) -> AuditLog:
     """Run what is not already in the run's folder and return the log. Ctrl-C leaves what is finished.
 
     Cells that failed are no results: they are run again.
+
+    on_note: is told in one sentence which finished cells are run again, and why.
+    fresh: start anew, whatever is in the folder.
     """
     prepared = prepare(spec, model=model, data=data)
     folder = RunFolder(Path(out) if out is not None else default_folder(prepared))
+    folder.claim(fresh=fresh)
     prepared = line_up(prepared, folder, run_cell)
     header = folder.open(make_header(prepared))
     if on_plan is not None:
         on_plan(header)
     planned = header.planned()
+    looked_up = {
+        cell: kept(folder, cell, header.run_key, made_by(prepared, ref, seed)) for ref, seed, cell in planned
+    }
+    if on_note is not None and (note := again_in_words(why for _, why in looked_up.values())):
+        on_note(note)
     for number, (ref, seed, cell) in enumerate(planned):
         if on_cell is not None:
             on_cell(cell, number, len(planned))
-        if not is_settled(folder, cell):
+        if looked_up[cell][0] is None:
             with watching(folder.picture_file(f"{cell}.live"), prepared.dataset.spec, on_step):
                 complete_cell(folder, prepared, ref, seed)
     if on_cell is not None:
@@ -101,19 +114,17 @@ def run_audit(
 
 def complete_cell(folder: RunFolder, prepared: Prepared, ref: AttackRef, seed: int) -> None:
     """Run one cell, from where an interrupted run left its searches, and write it."""
+    origin = made_by(prepared, ref, seed)
     partial = PartialStates(folder, cell_id(ref, seed))
-    with keeping(partial, every=_KEEP_EVERY) as kept:
+    key = f"{prepared.run_key} {origin_key(origin)}"
+    with keeping(partial, every=_KEEP_EVERY, key=key) as states:
         cell, scored = run_safely(folder, prepared, ref, seed)
-    if cell.cost is not None and kept.seconds_resumed:
-        seconds = cell.cost.seconds + kept.seconds_resumed
+    cell = cell.model_copy(update={"run_key": prepared.run_key, "made_by": origin})
+    if cell.cost is not None and states.seconds_resumed:
+        seconds = cell.cost.seconds + states.seconds_resumed
         cell = cell.model_copy(update={"cost": cell.cost.model_copy(update={"seconds": seconds})})
     write_result(folder, cell, scored, prepared.dataset.spec)
     partial.remove()
-
-
-def is_settled(folder: RunFolder, cell: str) -> bool:
-    """Whether this cell needs no further run. A failure is no result: it is tried again."""
-    return folder.has_cell(cell) and folder.read_cell(cell).status != "failed"
 
 
 def run_safely(
@@ -153,7 +164,7 @@ def write_result(folder: RunFolder, cell: Cell, scored: Scored | None, spec: Inp
 def default_folder(prepared: Prepared) -> Path:
     """The same spec, model and data lead to the same folder, so that the same command resumes."""
     words = re.findall(r"[a-z0-9]+", audit_title(prepared.spec).lower())
-    return Path("seepage-runs") / f"{'-'.join(words)[:40].strip('-')}-{prepared.fingerprint[:8]}"
+    return Path("seepage-runs") / f"{'-'.join(words)[:40].strip('-')}-{prepared.run_key[:8]}"
 
 
 def run_cell(prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, Scored | None]:

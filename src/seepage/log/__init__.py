@@ -1,6 +1,7 @@
 """The versioned record of a run: written by the auditor as results come, read by reports and nothing else."""
 
 from seepage.log.estimate import RANGES, SHARE, UNITS, Estimate
+from seepage.log.files import refuse_foreign, remove_written, write_atomically
 from seepage.log.impact import Association, ClassLeakage, associations, by_class
 from seepage.log.record import (
     ADAPTIVE,
@@ -18,8 +19,10 @@ from seepage.log.record import (
     ThreatRecord,
     cell_id,
     epsilon_text,
+    origin_key,
 )
-from seepage.log.store import AuditLog, RunFolder, read_record, write_atomically
+from seepage.log.seal import seal, unseal
+from seepage.log.store import AuditLog, RunFolder, read_record, write_record
 from seepage.log.summary import AttackSummary, summarise
 
 __all__ = [
@@ -49,7 +52,13 @@ __all__ = [
     "by_class",
     "cell_id",
     "epsilon_text",
+    "origin_key",
     "read_record",
+    "refuse_foreign",
+    "remove_written",
+    "seal",
     "summarise",
+    "unseal",
     "write_atomically",
+    "write_record",
 ]

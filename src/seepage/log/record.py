@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -193,7 +194,10 @@ class Header(Record):
     created: str
     """UTC, ISO 8601."""
     spec: dict[str, Any]
-    spec_hash: str
+    run_key: str
+    """Of the spec, the data and the model as it behaves: whose run this is."""
+    cell_keys: dict[str, str] = Field(default_factory=dict)
+    """By cell: the key that its result must have. See `Cell.key`."""
     seeds: tuple[int, ...]
     attacks: tuple[AttackRef, ...]
     """In the order of the report; the baseline first."""
@@ -305,10 +309,20 @@ class Cell(Record):
     crafted: bool | None = None
     """Whether the server chose the weights it sent; None where the log does not say."""
     cost: Cost | None = None
+    run_key: str = ""
+    """The header's."""
+    made_by: dict[str, str] = Field(default_factory=dict)
+    """Digests of the code and weights, and versions of the packages, that this result comes from."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of the tensors and of the picture."""
 
     @property
     def id(self) -> str:
         return cell_id(self.attack, self.seed)
+
+    @property
+    def key(self) -> str:
+        return origin_key(self.made_by)
 
     @model_validator(mode="after")
     def _claims_agree_with_what_came_out(self) -> Self:
@@ -320,3 +334,14 @@ class Cell(Record):
                 f"examples, yet {exact} examples came out exactly: these counts contradict each other."
             )
         return self
+
+
+def origin_key(made_by: Mapping[str, str]) -> str:
+    """`Cell.made_by` in short; nothing for nothing.
+
+    >>> origin_key({}), origin_key({"torch": "2.6"}) == origin_key({"torch": "2.7"})
+    ('', False)
+    """
+    if not made_by:
+        return ""
+    return hashlib.sha256(json.dumps(dict(made_by), sort_keys=True).encode()).hexdigest()

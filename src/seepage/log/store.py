@@ -1,9 +1,11 @@
-"""Reading and writing run folders. A file appears whole or not at all: `kill -9` loses one cell at most."""
+"""Reading and writing run folders. A file appears whole or not at all: `kill -9` loses one cell at most.
+
+Every record carries a checksum, its own and those of the files beside it. A damaged cell, or one of another
+run, is refused when it is read and run again when the audit is.
+"""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,55 +17,56 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from seepage.errors import LogError
+from seepage.log.files import refuse_foreign, remove_written, write_atomically
 from seepage.log.record import SCHEMA_VERSION, Cell, Header
+from seepage.log.seal import file_checksum, seal, unseal
 
 B = TypeVar("B", bound=BaseModel)
+_CELL = r".+-seed-?\d+"
+"""What `cell_id` gives."""
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary file beside `path`, flush it to disk, then rename: readers never see a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())  # mkstemp lets only its owner read
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)  # gone already, unless something failed
-
-
-def _umask() -> int:
-    current = os.umask(0o077)  # it can only be read by setting it
-    os.umask(current)
-    return current
 
 
 class _Version(BaseModel):
     """The one field of log.json that every schema has; read first, as other fields come and go."""
 
     schema_version: int
+    packages: dict[str, Any] = {}
 
 
-def read_record(kind: type[B], path: Path, *, run: str = "audit") -> B:
-    """One JSON file of a run, or a LogError in one sentence. run: what wrote it, for the remedy."""
+def read_record(
+    kind: type[B],
+    path: Path,
+    *,
+    run: str = "audit",
+    remedy: str = "restore the file, or start anew with --fresh",
+    sealed: bool = True,
+) -> B:
+    """One JSON file of a run, or a LogError in one sentence. run: what wrote it."""
     try:
-        return kind.model_validate_json(path.read_bytes())
+        content = path.read_bytes()
+        return kind.model_validate_json(unseal(content) if sealed else content)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(p) for p in first["loc"]) or "the whole file"
-        where = "".join(c if c.isprintable() else " " for c in place)[:80]  # keys come from the file
-        raise LogError(
-            f"{path.name} in '{path.parent.name}' is not a readable seepage log ({where}: {first['msg']}): "
-            f"restore the file or run the {run} again into a new folder."
-        ) from None
+        where = _printable(place)[:80]  # keys come from the file
+        reason = f"{where}: {first['msg']}"
+    except ValueError as error:
+        reason = str(error)
     except OSError as error:
         raise LogError(
             f"cannot read '{path}': {error.strerror}; give the folder of a finished {run}."
         ) from None
+    raise LogError(f"{path.name} in '{path.parent.name}' is not a readable seepage log ({reason}): {remedy}.")
+
+
+def write_record(path: Path, record: BaseModel) -> None:
+    """With its checksum."""
+    write_atomically(path, seal(record.model_dump_json(indent=1).encode()))
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _plain_name(cell: str) -> str:
@@ -96,51 +99,94 @@ class RunFolder:
     def report_file(self) -> Path:
         return self.path / "report.html"
 
+    def claim(self, *, fresh: bool = False) -> None:
+        """Nothing is written among files that are not a run's. fresh: remove what is there of any run."""
+        if not self.header_file.exists():
+            refuse_foreign(self.path)
+        elif fresh:
+            self.clear()
+
     def open(self, header: Header) -> Header:
-        """Start this run, or find it already started by the same spec. Another run's folder is refused."""
-        if self.header_file.exists():
-            existing = self.read_header()
-            if existing.spec_hash != header.spec_hash:
-                raise LogError(
-                    f"'{self.path}' holds the log of a different audit ('{existing.title}'): "
-                    "choose another folder with --out, or delete it."
-                )
+        """Start this run, or find it started already. Another run's folder is refused.
+
+        A run that was started by other code goes on with the plan's new keys: cells of the old code count as
+        not run.
+        """
+        if not self.header_file.exists():
+            write_record(self.header_file, header)
+            return header
+        existing = self.read_header()
+        if existing.run_key != header.run_key:
+            raise LogError(
+                f"'{self.path}' holds the log of a different audit ('{existing.title}': another spec, model "
+                "or data): choose another folder with --out, or replace it with --fresh."
+            )
+        if existing.cell_keys == header.cell_keys:
             return existing
-        write_atomically(self.header_file, header.model_dump_json(indent=2).encode())
-        return header
+        renewed = header.model_copy(update={"created": existing.created})
+        write_record(self.header_file, renewed)
+        return renewed
+
+    def clear(self) -> None:
+        """Remove a run, whatever state it is in, and nothing else."""
+        if not self.header_file.exists():
+            return
+        if b'"schema_version"' not in self.header_file.read_bytes():
+            raise LogError(
+                f"'{self.header_file}' is not seepage's: nothing was removed; choose another --out."
+            )
+        remove_written(self.path / "cells", rf"{_CELL}(\.partial\d*|\.traceback)?\.(json|safetensors|txt)")
+        remove_written(self.path / "pictures", rf"{_CELL}(\.live)?\.png")
+        remove_written(self.path, r"report\.html")
+        remove_written(self.path, r"log\.json")  # last: what is done in part can be done again
 
     def read_header(self) -> Header:
         if not self.header_file.is_file():
             raise LogError(
                 f"'{self.path}' has no log.json: give the folder of an audit (seepage prints it at the end)."
             )
-        written = read_record(_Version, self.header_file).schema_version
-        if written != SCHEMA_VERSION:
+        written = read_record(_Version, self.header_file, sealed=False)
+        if written.schema_version != SCHEMA_VERSION:
+            version = str(written.packages.get("seepage", "another version"))[:40]
             raise LogError(
-                f"'{self.path}' was written with log schema {written}, this version reads "
-                f"{SCHEMA_VERSION}: install the seepage version named in its log.json."
+                f"'{self.path}' was written by seepage {_printable(version)} with log schema "
+                f"{written.schema_version}, this version reads {SCHEMA_VERSION}: run the audit again with "
+                "--fresh or another --out, or read it with that version."
             )
         return read_record(Header, self.header_file)
 
     def has_cell(self, cell: str) -> bool:
+        """A file of this name is there; `read_cell` says whether it is any good."""
         return self.cell_file(cell).is_file()
 
     def write_cell(self, cell: Cell, arrays: Arrays, picture: bytes | None) -> None:
         """Tensors and picture first, the JSON last: its presence says that the cell is complete."""
+        self.cell_file(cell.id).unlink(missing_ok=True)  # an older result's: it does not fit what comes
+        for _, file in self._beside(cell.id):
+            file.unlink(missing_ok=True)
         if arrays:
             contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
             write_atomically(self.cell_file(cell.id, ".safetensors"), save(contiguous))
         if picture is not None:
             write_atomically(self.picture_file(cell.id), picture)
-        write_atomically(self.cell_file(cell.id), cell.model_dump_json(indent=1).encode())
+        sums = {kind: file_checksum(file) for kind, file in self._beside(cell.id)}
+        files = {kind: checksum for kind, checksum in sums.items() if checksum is not None}
+        write_record(self.cell_file(cell.id), cell.model_copy(update={"files": files}))
 
-    def read_cell(self, cell: str) -> Cell:
-        result = read_record(Cell, self.cell_file(cell))
+    def _beside(self, cell: str) -> tuple[tuple[str, Path], ...]:
+        return ("tensors", self.cell_file(cell, ".safetensors")), ("picture", self.picture_file(cell))
+
+    def read_cell(self, cell: str, run_key: str) -> Cell:
+        """A whole cell of this run, with its files as they were written, or LogError."""
+        again = "run the same audit again, which repeats this cell"
+        result = read_record(Cell, self.cell_file(cell), remedy=again)
         if result.id != cell:
-            raise LogError(
-                f"{cell}.json holds the result of another cell, {result.id[:80]!r}: "
-                "delete that file and resume the audit."
-            )
+            raise LogError(f"{cell}.json holds the result of another cell, {result.id[:80]!r}: {again}.")
+        if result.run_key != run_key:
+            raise LogError(f"{cell}.json belongs to another run than log.json beside it: {again}.")
+        for kind, file in self._beside(cell):
+            if kind in result.files and file_checksum(file) != result.files[kind]:
+                raise LogError(f"the file of {cell}'s {kind} is missing, damaged or edited: {again}.")
         return result
 
     def read_arrays(self, cell: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -166,11 +212,15 @@ class AuditLog:
 
     @classmethod
     def read(cls, path: Path | str) -> AuditLog:
-        """Read a run folder, finished or not. Raises LogError with one sentence if it is none."""
+        """Read a run folder, finished or not. Raises LogError with one sentence if it is none.
+
+        Cells of code that has since changed, which the audit is about to run again, count as missing.
+        """
         folder = RunFolder(Path(path))
         header = folder.read_header()
-        cells = [folder.read_cell(id_) for _, _, id_ in header.planned() if folder.has_cell(id_)]
-        return cls(folder, header, tuple(cells))
+        ids = [id_ for _, _, id_ in header.planned() if folder.has_cell(id_)]
+        cells = [folder.read_cell(id_, header.run_key) for id_ in ids]
+        return cls(folder, header, tuple(c for c in cells if c.key == header.cell_keys.get(c.id, "")))
 
     @property
     def missing(self) -> int:

@@ -29,6 +29,7 @@ from seepage.papers import (
     wen2022_table2,
     wen2022_table3,
 )
+from seepage.papers.rows import remove_rows
 from seepage.papers.table import Column, Figure, Row, Table
 from seepage.registry import lookup
 
@@ -169,8 +170,17 @@ PAPERS: dict[str, Paper] = {
 }
 
 
-def reproduce(name: str, *, seeds: int | None = None, out: Path | None = None, quiet: bool = False) -> Table:
-    """Regenerate the table called `name`; rows that `out` already holds are not computed again.
+def reproduce(
+    name: str,
+    *,
+    seeds: int | None = None,
+    out: Path | None = None,
+    quiet: bool = False,
+    fresh: bool = False,
+) -> Table:
+    """Regenerate the table called `name`; rows that the same code kept in `out` are not computed again.
+
+    fresh: compute all of them.
 
     >>> reproduce("boenisch2021/table7")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -181,4 +191,6 @@ def reproduce(name: str, *, seeds: int | None = None, out: Path | None = None, q
     if seeds is not None and seeds < 1:
         raise SpecError(f"seeds is {seeds}: give at least one run to average over.")
     folder = Path("seepage-runs") / "papers" / name if out is None else Path(out)
+    if fresh:
+        remove_rows(folder)
     return paper.run(seeds=paper.default_seeds if seeds is None else seeds, out=folder, quiet=quiet)

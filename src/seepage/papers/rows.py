@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import nn
 
 from seepage.errors import SpecError
-from seepage.log import write_atomically
+from seepage.identity import CodeReader, state, versions
+from seepage.log import remove_written, seal, unseal, write_atomically
 from seepage.papers.table import Figure, Row
 from seepage.workloads.data import Dataset
 
@@ -59,11 +63,12 @@ def compute_rows(plans: Sequence[RowPlan], *, seeds: int, out: Path, quiet: bool
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     rows: list[Row] = []
+    code = CodeReader(through_registries=True)  # rows look up their attacks by name
     with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
         task = bar.add_task("Preparing", total=len(plans) * seeds)
         for plan in plans:
             bar.update(task, description=f"{plan.group}, {plan.label}")
-            key = _key(plan, seeds)
+            key = _key(plan, seeds, code)
             file = out / f"{_slug(plan)}-{_digest(key)}.json"
             values = _kept(file, key)
             if values is None:
@@ -89,13 +94,30 @@ def _row(plan: RowPlan, values: Values) -> Row:
     return Row(plan.group, plan.label, figures)
 
 
-def _key(plan: RowPlan, seeds: int) -> dict[str, Any]:
+def _key(plan: RowPlan, seeds: int, reader: CodeReader) -> dict[str, Any]:
+    """All that a kept row depends on: a row of other code, models or packages is another row."""
+    code = reader.read(plan.measure)
     return {
         "row": [plan.group, plan.label],
         "seeds": seeds,
         "fingerprint": plan.fingerprint,
-        "version": metadata.version("seepage"),
+        "code": code.digest,
+        "models": [state(model) for model in _models(plan.measure)],
+        "versions": versions(code.packages),
     }
+
+
+def _models(value: Any) -> Iterator[nn.Module]:
+    """The models that a measurement was given."""
+    if isinstance(value, nn.Module):
+        yield value
+    elif isinstance(value, functools.partial):
+        yield from _models([*value.args, *value.keywords.values()])
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _models(each)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from _models([getattr(value, field.name) for field in dataclasses.fields(value)])
 
 
 def _digest(key: dict[str, Any]) -> str:
@@ -110,7 +132,7 @@ def _slug(plan: RowPlan) -> str:
 def _kept(file: Path, key: dict[str, Any]) -> Values | None:
     """The row's values, or None where they must be computed (again)."""
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
+        stored = json.loads(unseal(file.read_bytes()))
         if stored["key"] != key:
             return None
         return {name: [float(value) for value in each] for name, each in stored["values"].items()}
@@ -122,8 +144,19 @@ def _kept(file: Path, key: dict[str, Any]) -> Values | None:
 
 def _keep(file: Path, key: dict[str, Any], values: Values) -> None:
     try:
-        write_atomically(file, json.dumps({"key": key, "values": values}, indent=1).encode())
+        write_atomically(file, seal(json.dumps({"key": key, "values": values}, indent=1).encode()))
     except OSError as error:
         raise SpecError(
             f"finished rows cannot be kept in '{file.parent}' ({error.strerror}): choose a folder with --out."
         ) from None
+
+
+def remove_rows(out: Path) -> None:
+    """Remove kept rows, and nothing else: the next run computes all of them."""
+    for file in list(out.glob("*.json")) if out.is_dir() else ():
+        try:
+            stored = json.loads(file.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(stored, dict) and {"key", "values"} <= set(stored):
+            remove_written(out, re.escape(file.name))

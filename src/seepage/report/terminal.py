@@ -20,7 +20,7 @@ NAME_WIDTH = 20
 ESSENTIALS = {
     "title",
     "created",
-    "spec_hash",
+    "run_key",
     "seeds",
     "not_tried",
     "expected_seconds",

@@ -65,7 +65,7 @@ class TradeoffResult:
         ]
         marks = pareto_front([(value_of(row.accuracy), value_of(row.leakage)) for row in rows])
         trained = sum(
-            int(folder.training_file(p.key, s).is_file())
+            int(folder.finished_training(header, p.key, s) is not None)
             for p in header.points
             for s in header.training_seeds
         )
@@ -145,7 +145,7 @@ def _row(
     leaks: tuple[Leak, ...],
     counted: frozenset[str],
 ) -> Row:
-    trainings = [folder.read_training(point.key, seed) for seed in header.training_seeds]
+    trainings = [folder.finished_training(header, point.key, seed) for seed in header.training_seeds]
     finished = [cell for cell in trainings if cell is not None]
     reached = [
         (round(cell.accuracy * cell.tested), cell.tested)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 from seepage.auditor.header import make_header
+from seepage.auditor.origin import DAMAGED, again_in_words, again_key, differences, kept, made_by, origin
 from seepage.auditor.prepare import Prepared, prepare, prepare_again
 from seepage.auditor.promise import defense_records
-from seepage.auditor.run import complete_cell, is_settled
+from seepage.auditor.run import complete_cell
 from seepage.auditor.spec import ProtocolSpec
-from seepage.errors import SpecError
-from seepage.log import AttackRef, DefenseRecord, cell_id
-from seepage.tradeoff.record import StudyFolder
+from seepage.errors import LogError, SpecError
+from seepage.log import AttackRef, DefenseRecord, cell_id, origin_key
+from seepage.tradeoff.record import StudyFolder, training_id
 from seepage.tradeoff.spec import TradeoffSpec
 from seepage.tradeoff.training import train_cell
+
+TRAINING = "seepage.tradeoff.training"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +95,21 @@ class Study:
         return replace(audited, spec=audited.spec.model_copy(update=update))
 
     @cached_property
-    def fingerprint(self) -> str:
-        written = self.spec.model_dump_json(exclude={"title"})
-        return hashlib.sha256(f"{self.base.fingerprint} {written}".encode()).hexdigest()
+    def run_key(self) -> str:
+        """Which study this is: the spec, the data and the model."""
+        return again_key(self.base.run_key, self.spec)
+
+    def training_origin(self, point: int, seed: int) -> dict[str, str]:
+        """What one training comes from, as `made_by` says it of an attack."""
+        return origin(self.trained(point), seed, {"the code that trains": [TRAINING]})
+
+    def training_keys(self) -> dict[str, str]:
+        """By training: the key that its result must have."""
+        return {
+            training_id(point.key, seed): origin_key(self.training_origin(number, seed))
+            for number, point in enumerate(self.points)
+            for seed in self.spec.training_seeds
+        }
 
     def jobs(self) -> list[Job]:
         """Every cell, point by point, so that an interrupted study has whole rows."""
@@ -116,12 +130,22 @@ class Study:
             return f"{point.title}: training, seed {job.seed}"
         return f"{point.title}: {self.refs(job.point)[job.attack].title}, seed {job.seed}"
 
-    def is_done(self, job: Job, folder: StudyFolder) -> bool:
-        key = self.points[job.point].key
-        if job.kind == "training":
-            trained = folder.read_training(key, job.seed)
-            return trained is not None and trained.status != "failed"
-        return is_settled(folder.point(key), cell_id(self.refs(job.point)[job.attack], job.seed))
+    def kept(self, job: Job, folder: StudyFolder) -> tuple[bool, str]:
+        """Whether the cell is done and may be served; if not, why it is run again (nothing: it never ran)."""
+        point, audited = self.points[job.point].key, self.audited(job.point)
+        if job.kind == "attack":
+            ref = self.refs(job.point)[job.attack]
+            wanted = made_by(audited, ref, job.seed)
+            found, why = kept(folder.point(point), cell_id(ref, job.seed), audited.run_key, wanted)
+            return found is not None, why
+        try:
+            training = folder.read_training(point, job.seed, self.run_key)
+        except LogError:
+            return False, DAMAGED
+        if training is None or training.status == "failed":
+            return False, ""
+        changes = differences(training.made_by, self.training_origin(job.point, job.seed))
+        return not changes, ", ".join(changes)
 
     def open_points(self, folder: StudyFolder) -> None:
         """Each point's folder is a run folder of its own."""
@@ -133,7 +157,9 @@ class Study:
         key = self.points[job.point].key
         if job.kind == "training":
             prepared = self.trained(job.point)
-            folder.write_training(train_cell(prepared, key, job.seed, self.spec.training.rounds))
+            cell = train_cell(prepared, key, job.seed, self.spec.training.rounds)
+            made = self.training_origin(job.point, job.seed)
+            folder.write_training(cell.model_copy(update={"run_key": self.run_key, "made_by": made}))
             return
         prepared = self.audited(job.point)
         complete_cell(folder.point(key), prepared, self.refs(job.point)[job.attack], job.seed)
@@ -154,6 +180,7 @@ class Study:
         return strongest.model_copy(update={"defense": self.points[point]})
 
 
-def unfinished(study: Study, folder: StudyFolder) -> Sequence[Job]:
-    """What a resumed study still has to do."""
-    return [job for job in study.jobs() if not study.is_done(job, folder)]
+def unfinished(study: Study, folder: StudyFolder) -> tuple[Sequence[Job], str]:
+    """What a resumed study still has to do, and a sentence on what of it was done before."""
+    looked_up = [(job, *study.kept(job, folder)) for job in study.jobs()]
+    return [job for job, done, _ in looked_up if not done], again_in_words(why for _, _, why in looked_up)

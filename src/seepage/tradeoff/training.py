@@ -46,6 +46,7 @@ def train(prepared: Prepared, batches: ClientData, *, seed: int, rounds: int) ->
     fill the memory in a longer training.
     """
     model = prepared.model(seed)
+    torch.manual_seed(prepared.private_seed("training", seed))  # dropout: the same, whatever ran before
     step = client(prepared.local, prepared.defenses(seed))
     aggregation = prepared.spec.protocol.aggregation
     rule = "mean" if aggregation == "per_client" else aggregation

@@ -9,6 +9,7 @@ file: the tensors, and the tree with the tensors' names in the header, as JSON. 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,9 +23,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2
 _HEADER = "state"
 _TENSOR = "$tensor"
+_CHECKSUM = "checksum"
+_KEY = "code and model"
 _LARGEST_SHARE = 0.05
 """Of the time, for writing: a large state is written less often."""
 _ROUNDING = 1e-4
@@ -63,7 +66,15 @@ def pack(state: State) -> bytes:
         return [tree(value) for value in node] if isinstance(node, list | tuple) else node
 
     header = json.dumps(tree(state))
-    return save(tensors, metadata={_HEADER: header})
+    return save(tensors, metadata={_HEADER: header, _CHECKSUM: _checksum(header, tensors)})
+
+
+def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(header.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def unpack(content: bytes) -> State:
@@ -71,7 +82,10 @@ def unpack(content: bytes) -> State:
     try:
         tensors = load(content)
         length = int.from_bytes(content[:8], "little")
-        header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_HEADER])
+        metadata = json.loads(content[8 : 8 + length])["__metadata__"]
+        if _checksum(metadata[_HEADER], tensors) != metadata[_CHECKSUM]:
+            raise ValueError("its checksum does not fit")
+        header = json.loads(metadata[_HEADER])
 
         def grown(node: State) -> State:
             if isinstance(node, dict):
@@ -121,6 +135,8 @@ class Identity:
             return "another version of seepage wrote it"
         wanted = json.loads(json.dumps(dict(self.exact)))
         if differing := [key for key in wanted if other["exact"].get(key) != wanted[key]]:
+            if _KEY in differing:
+                return "other code or another model wrote it"
             return f"it belongs to a search with another '{differing[0]}'"
         theirs = other["sketch"].to(self.sketch)
         same_shape = theirs.shape == self.sketch.shape
@@ -138,6 +154,8 @@ class Keeping:
 
     store: Store
     every: float
+    key: str
+    """Of the code and the model that the searches belong to."""
     searches: int = 0
     """Begun so far: they come in the same order every time, so a search is known by its number."""
     seconds_resumed: float = 0.0
@@ -148,9 +166,12 @@ _KEEPING: ContextVar[Keeping | None] = ContextVar("checkpoint_store", default=No
 
 
 @contextmanager
-def keeping(store: Store, *, every: float) -> Iterator[Keeping]:
-    """Searches inside the block keep their state in `store` every so many seconds, and go on from it."""
-    kept = Keeping(store, every)
+def keeping(store: Store, *, every: float, key: str = "") -> Iterator[Keeping]:
+    """Searches inside the block keep their state in `store` every so many seconds, and go on from it.
+
+    A state that was kept under another `key` is not used.
+    """
+    kept = Keeping(store, every, key)
     token = _KEEPING.set(kept)
     try:
         yield kept
@@ -180,7 +201,9 @@ class Checkpoint:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                 torch.manual_seed(0)
                 found = self._compute()
-            self._known = Identity({**found.exact, **self._settings}, found.sketch)
+            assert self._keeping is not None
+            exact = {**found.exact, **self._settings, _KEY: self._keeping.key}
+            self._known = Identity(exact, found.sketch)
         return self._known
 
     def restore(self, settings: Mapping[str, Any]) -> tuple[State, float] | None:

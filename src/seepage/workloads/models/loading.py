@@ -27,7 +27,7 @@ from seepage.workloads.user_code import (
     reason,
 )
 
-__all__ = ["build_model", "check_forward", "load_weights"]
+__all__ = ["build_model", "builder_of", "check_forward", "load_weights"]
 
 
 def build_model(
@@ -110,6 +110,20 @@ def _construct(
         return _call_with_spec(reference, spec, params)
     with current_folder_importable():
         return _call_with_spec(import_function(reference, ModelError), spec, params)
+
+
+def builder_of(reference: str | Callable[..., nn.Module] | nn.Module) -> Callable[..., nn.Module] | nn.Module:
+    """The function behind a name; what is no name is itself.
+
+    >>> builder_of("mlp").__name__
+    'mlp'
+    """
+    if not isinstance(reference, str):
+        return reference
+    if ":" not in reference:
+        return MODELS[reference].build
+    with current_folder_importable():
+        return import_function(reference, ModelError)
 
 
 def _call_with_spec(function: Callable[..., nn.Module], spec: InputSpec, params: dict[str, Any]) -> nn.Module:

@@ -1,0 +1,158 @@
+"""What a result comes from: code, weights and packages. A kept one with another origin is computed again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from seepage.attacks import ATTACKS
+from seepage.defenses import DefenseEntry, MeasureEntry
+from seepage.errors import LogError
+from seepage.guardian import ALL_DEFENSES
+from seepage.identity import behaviour, digest, state, versions
+from seepage.isolation.attack import MAY_READ, IsolatedAttack
+from seepage.log import ADAPTIVE, AttackRef, Cell, RunFolder, cell_id, origin_key
+from seepage.log.seal import file_checksum
+from seepage.registry import lookup
+from seepage.workloads.data.objects import REFERENCE
+from seepage.workloads.user_code import current_folder_importable
+
+if TYPE_CHECKING:
+    from seepage.auditor.prepare import Prepared
+    from seepage.auditor.spec import AuditSpec
+    from seepage.workloads.data import Dataset
+
+ENGINE = "seepage.auditor.run"
+"""With all that it imports: how a round is played, matched and scored."""
+_ANSWERS = "seepage.attacks.parts.adaptive.answers"
+_WORKER = "seepage.isolation.worker"
+DAMAGED = "a file that was damaged or belongs to another run"
+_NOT_NUMBERS = {"title", "fail_on"}
+
+
+def run_key(spec: AuditSpec, dataset: Dataset, model: nn.Module) -> str:
+    """Which audit this is: what is audited, and how. `model` is the first seed's, and is spent here."""
+    return digest(
+        spec.model_dump_json(exclude=_NOT_NUMBERS),
+        {f.name: getattr(dataset, f.name) for f in fields(dataset) if f.name not in ("name", "source")},
+        state(model),
+        behaviour(model.cpu(), dataset.spec),
+    )
+
+
+def again_key(run: str, spec: AuditSpec) -> str:
+    """The same model and data under another spec."""
+    return digest(run, spec.model_dump_json(exclude=_NOT_NUMBERS))
+
+
+def made_by(prepared: Prepared, ref: AttackRef, seed: int) -> dict[str, str]:
+    """The origin of one attack on one seed, by what it is in words."""
+    roots = [type(prepared.attacks[ref.key]), *_attack_code(ref)]
+    if ref.name == ADAPTIVE:
+        roots.append(_ANSWERS)
+    if isinstance(prepared.attacks[ref.key], IsolatedAttack):
+        roots.append(_WORKER)
+    found = origin(prepared, seed, {"the attack's code": roots, "the code that plays and measures": [ENGINE]})
+    granted = _texts(ref.params.get(MAY_READ, ()))
+    return {**found, **{f"the file {name}": str(file_checksum(Path(name))) for name in granted}}
+
+
+def origin(prepared: Prepared, seed: int, roots: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """Of any result: the code behind `roots`, the defenses and the model; weights; packages."""
+    with current_folder_importable():
+        codes = {name: prepared.code.read(*things) for name, things in roots.items()}
+    codes["the defenses' code"] = prepared.code.read(*_defense_code(prepared.spec))
+    codes["the model's code"] = prepared.model_code
+    packages = {name for code in codes.values() for name in code.packages}
+    return {
+        **{name: code.digest for name, code in codes.items()},
+        "the model's weights": prepared.state(seed),
+        "device": prepared.device.type,
+        **versions(packages),
+    }
+
+
+def cell_keys(prepared: Prepared) -> dict[str, str]:
+    """By cell of the plan: the key that its result must have."""
+    return {
+        cell_id(ref, seed): origin_key(made_by(prepared, ref, seed))
+        for seed in prepared.spec.seeds
+        for ref in prepared.refs
+    }
+
+
+def kept(folder: RunFolder, cell: str, run: str, wanted: Mapping[str, str]) -> tuple[Cell | None, str]:
+    """The finished cell, if it may be served; else why it is run again (nothing: it never ran)."""
+    if not folder.has_cell(cell):
+        return None, ""
+    try:
+        found = folder.read_cell(cell, run)
+    except LogError:
+        return None, DAMAGED
+    if found.status == "failed":  # no result: it is tried again
+        return None, ""
+    changes = differences(found.made_by, wanted)
+    return (None, ", ".join(changes)) if changes else (found, "")
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What is not as it was, in words.
+
+    >>> differences({"torch": "2.6.0", "the attack's code": "a"}, {"torch": "2.7", "the attack's code": "b"})
+    ["the attack's code", 'torch (2.6.0 -> 2.7)']
+    """
+    changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return [
+        name if name.startswith("the ") else f"{name} ({before.get(name, 'none')} -> {now.get(name, 'none')})"
+        for name in changed
+    ]
+
+
+def again_in_words(reasons: Iterable[str], *, what: str = "cell") -> str:
+    """One sentence on finished results that are not served; empty where all are.
+
+    >>> again_in_words(["", "the attack's code"])
+    "1 finished cell is run again, for these changed since: the attack's code."
+    """
+    told = [reason for reason in reasons if reason]
+    if not told:
+        return ""
+    several = f"{len(told)} finished {what}s are" if len(told) > 1 else f"1 finished {what} is"
+    return f"{several} run again, for these changed since: {', '.join(dict.fromkeys(told))}."
+
+
+def _defense_code(spec: AuditSpec) -> list[Any]:
+    entries = [lookup(ALL_DEFENSES, one.name, "defense") for one in spec.defenses]
+    wraps = [entry.build for entry in entries if isinstance(entry, DefenseEntry)]
+    return [*wraps, *(entry.change for entry in entries if isinstance(entry, MeasureEntry))]
+
+
+def _attack_code(ref: AttackRef) -> list[Any]:
+    """The attack and those that its settings name, as one inside of it: by their defaults too.
+
+    Attacks from outside are named by their module, which is read and not loaded.
+    """
+    names: set[str] = set()
+    waiting = [ref.name, *_texts(ref.params)]
+    while waiting:
+        name = waiting.pop()
+        if name in ATTACKS and name not in names:
+            names.add(name)
+            defaults = inspect.signature(ATTACKS[name]).parameters.values()
+            waiting += [p.default for p in defaults if isinstance(p.default, str)]
+        elif REFERENCE.fullmatch(name):
+            names.add(name)
+    return [ATTACKS.get(name, name.partition(":")[0]) for name in sorted(names)]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(each)
