@@ -22,7 +22,7 @@ def test_exact_images_from_one_update_with_all_details(new_log):
     interval = summarise(builder.build())[1].scores["psnr"]
     assert found.details == (
         f"Mean PSNR of analytic: 73.0 dB (95 % interval {interval.low:.1f} to {interval.high:.1f}), "
-        "against 10.0 dB (10.0 to 10.0) for the best guess without any update.",
+        "against 10.0 dB (all equal) for the best guess without any update.",
         "Measured on one batch of 20 images: the interval says nothing about other batches.",
         "This is a lower bound: stronger attacks may recover more.",
     )
@@ -140,7 +140,7 @@ def test_one_example_far_ahead_is_not_hidden_by_the_mean(new_log):
     assert found.level == "some"
     assert found.headline == (
         "A curious server rebuilds 1 of 4 images far better than guessing from one update, "
-        "though on average it does no better than the guess."
+        "though on average it is not shown to do better than the guess."
     )
     unmatched = new_log().add_images("invert", [16.0, 9.0, 9.0, 9.0], recovered=[False, True, True, True])
     assert judge(unmatched).level == "none_shown"  # grey happens to be near: not recovered
@@ -264,3 +264,38 @@ def test_an_attack_that_finished_in_part_is_named(new_log):
     builder = new_log(seeds=(0, 1)).add_images("a", [10.0, 10.0])
     found = judge(builder.add_status("a", "failed", "KeyError: 'x'.", seed=1))
     assert any(d.startswith("Finished only in part: a (1 of 2 runs did not finish") for d in found.details)
+
+
+def test_an_attack_is_compared_with_the_guess_on_the_same_examples(new_log):
+    """Easy and hard batches: the two means' intervals overlap widely, each example gains four decibels."""
+    builder = new_log(seeds=(0, 1, 2))
+    for seed, level in enumerate((8.0, 14.0, 20.0)):
+        guesses = [{"psnr": level + i, "exact": 0.0} for i in range(4)]
+        scores = [{"psnr": g["psnr"] + 4.0 + 0.1 * i, "exact": 0.0} for i, g in enumerate(guesses)]
+        builder.add("invert", scores, guess=guesses, seed=seed)
+    (summary,) = [s for s in summarise(builder.build()) if s.attack.name == "invert"]
+    assert summary.scores["psnr"].low < summary.baseline["psnr"].high
+    assert judge(builder).level == "high"
+
+
+def test_differences_that_batches_do_not_share_show_nothing(new_log):
+    builder = new_log(seeds=(0, 1, 2))
+    for seed, gain in enumerate((4.0, -3.0, 5.0)):
+        builder.add_images("invert", [10.0 + gain, 10.1 + gain, 9.9 + gain], guess=10.0, seed=seed)
+    assert judge(builder).level == "none_shown"
+
+
+@pytest.mark.parametrize(
+    ("found", "guess", "level"),
+    [
+        ((1.0, 1.0, 1.0), (0.95, 0.95, 0.95), "none_shown"),  # one label of 20 each may be luck
+        ((1.0, 1.0, 1.0), (0.6, 0.7, 0.65), "some"),
+        ((0.6, 0.7, 0.65), (1.0, 1.0, 1.0), "none_shown"),
+    ],
+)
+def test_labels_are_compared_batch_by_batch(new_log, found, guess, level):
+    builder = new_log(seeds=(0, 1, 2))
+    for seed, (mine, theirs) in enumerate(zip(found, guess, strict=True)):
+        builder.add_images("prior_only", [10.0] * 20, seed=seed, batch_scores={"label_accuracy": theirs})
+        builder.add_images("invert", [10.0] * 20, seed=seed, batch_scores={"label_accuracy": mine})
+    assert judge(builder).level == level

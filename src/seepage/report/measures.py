@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
-from math import sqrt
+from math import isclose, sqrt
 from typing import Literal
 
 from seepage.log import AttackSummary, Estimate, Header
@@ -37,7 +37,23 @@ class Measure:
         return f"{self.text(value)} {self.unit}".rstrip()
 
     def range_text(self, estimate: Estimate) -> str:
+        """
+        >>> MEASURES["psnr"].range_text(Estimate.of([[100.0] * 20] * 3, "dB"))
+        'all equal'
+        """
+        if isclose(estimate.low, estimate.high, rel_tol=1e-9):
+            return "all equal"  # "100.0 to 100.0" would promise too much
         return f"{self.text(estimate.low)} to {self.text(estimate.high)}"
+
+    def gain(self, value: float, guess: float, *, margins: float = 0.0) -> float:
+        """How far `value` leaks more than a guess that was better by `margins` wide margins.
+
+        >>> MEASURES["psnr"].gain(20.0, 17.5), MEASURES["mse"].gain(0.1, 0.4, margins=1)
+        (2.5, 0.2)
+        """
+        return (
+            value - guess - margins * self.wide if self.higher_leaks else guess - value * self.wide**margins
+        )
 
     def beats(self, value: float, guess: float, *, margins: float = 0.0) -> bool:
         """Whether `value` leaks more than `guess` by at least `margins` wide margins.
@@ -45,22 +61,7 @@ class Measure:
         >>> MEASURES["psnr"].beats(20.0, 17.5, margins=1), MEASURES["rmse"].beats(0.1, 0.2, margins=1)
         (False, True)
         """
-        if self.higher_leaks:
-            return value > guess and value >= guess + margins * self.wide
-        return value < guess and value * self.wide**margins <= guess
-
-    def lead(self, attack: Estimate, guess: Estimate) -> Lead:
-        """Compare the careful ends: the attack's weaker end against the guess's stronger end.
-
-        A single value has no interval, so for it only a wide margin counts.
-        """
-        weak, strong = attack.value, guess.value
-        if attack.n > 1:
-            weak = attack.low if self.higher_leaks else attack.high
-            strong = guess.high if self.higher_leaks else guess.low
-        if self.beats(weak, strong, margins=1):
-            return "far"
-        return "ahead" if attack.n > 1 and self.beats(weak, strong) else "none"
+        return self.gain(value, guess) > 0 and self.gain(value, guess, margins=margins) >= 0
 
 
 _ALL = (

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from seepage.log import BASELINE, AttackSummary, AuditLog, Estimate
+from seepage.log import BASELINE, AttackSummary, AuditLog, Cell, Estimate
 from seepage.report.gaps import gaps, nothing_finished
-from seepage.report.measures import MEASURES, Measure, main_measure, summary_measure
+from seepage.report.lead import labels_lead, lead
+from seepage.report.measures import Measure, main_measure, summary_measure
 from seepage.report.vantage import server, vantage
 from seepage.report.words import NOUNS, percent, plural, sentence, share, things
 
@@ -92,12 +93,12 @@ _LEVELS: dict[str, Level] = {
 def verdict(log: AuditLog, summaries: Sequence[AttackSummary]) -> Verdict:
     """Judge a run by its strongest attack; the baseline itself is never an attack.
 
-    - *high*: in input space, more examples are exact than in the baseline's guess, or the main metric's 95 %
-      interval lies a wide margin beyond the baseline's (3 dB of PSNR, a factor sqrt(2) of an error, 0.2 of
-      token accuracy; see `measures.MEASURES`).
-    - *some*: that interval lies beyond the baseline's at all; or single recovered examples beat their own
-      guess by two wide margins though the mean does not; or only features of a layer were rebuilt; or only
-      labels were inferred better than by the baseline.
+    - *high*: in input space, more examples are exact than in the baseline's guess, or the 95 % interval of
+      the main metric's difference from the guess, on the same examples, lies beyond a wide margin (3 dB of
+      PSNR, a factor sqrt(2) of an error, 0.2 of token accuracy; see `measures.MEASURES` and `lead`).
+    - *some*: that interval lies above zero; or single recovered examples beat their own guess by two wide
+      margins though the mean is not shown to; or only features of a layer were rebuilt; or only labels were
+      inferred better than by the baseline.
     - *none_shown*: attacks were measured and none of this holds; the details name what was not tried.
     - *unknown*: no attack finished, or none with a score that is a number.
 
@@ -124,15 +125,14 @@ def _judge(log: AuditLog, summary: AttackSummary, guess: AttackSummary | None) -
     guessed = round(exact_guess.value * exact_guess.n) if exact_guess else 0
     if summary.exact > guessed:
         return _Finding("exact_features" if features else "exact", summary, measure, summary.exact)
-    score, base = summary.scores.get(measure.key), summary.baseline.get(measure.key)
-    lead = measure.lead(score, base) if score and base else "none"
-    if lead != "none":
-        return _Finding("ahead_features" if features else lead, summary, measure)
+    if (ahead := lead(measure, _finished(log, summary))) != "none":
+        return _Finding("ahead_features" if features else ahead, summary, measure)
     if count := 0 if features else _standouts(log, summary):
         return _Finding("standouts", summary, measure, count)
     if _labels_leak(log, summary, guess):
         return _Finding("labels", summary, measure)
     # NaN is below nothing: what has no number was not measured
+    score, base = summary.scores.get(measure.key), summary.baseline.get(measure.key)
     numbers = [estimate for estimate in (score, base) if estimate is not None]
     known = score is not None and all(_is_number(estimate) for estimate in numbers)
     return _Finding("nothing" if known else "no_number", summary, measure)
@@ -145,7 +145,7 @@ def _is_number(estimate: Estimate) -> bool:
 def _standouts(log: AuditLog, summary: AttackSummary) -> int:
     """Recovered examples far beyond their own guess. A mean can hide them: leakage is not uniform."""
     found = 0
-    for cell in log.cells_where(lambda c: c.attack == summary.attack and c.status == "done"):
+    for cell in _finished(log, summary):
         for example in (e for e in cell.examples if e.recovered):
             measure = main_measure(log.header, cell.space, example.scores)
             value, guess = example.scores.get(measure.key), example.baseline.get(measure.key)
@@ -157,8 +157,11 @@ def _standouts(log: AuditLog, summary: AttackSummary) -> int:
 def _labels_leak(log: AuditLog, summary: AttackSummary, guess: AttackSummary | None) -> bool:
     if "labels" in log.header.threat.grants or guess is None:
         return False  # given labels are no finding, and without a guess there is nothing to compare with
-    found, base = summary.scores.get("label_accuracy"), guess.scores.get("label_accuracy")
-    return bool(found and base and MEASURES["label_accuracy"].lead(found, base) != "none")
+    return labels_lead(_finished(log, summary), _finished(log, guess)) != "none"
+
+
+def _finished(log: AuditLog, summary: AttackSummary) -> list[Cell]:
+    return list(log.cells_where(lambda c: c.attack == summary.attack and c.status == "done"))
 
 
 def _exact(log: AuditLog, best: _Finding) -> str:
@@ -193,7 +196,7 @@ def _standout(log: AuditLog, best: _Finding) -> str:
     where = vantage(log, best.summary)
     return (
         f"{server(log.header, best.summary)} rebuilds {part} far better than guessing {where}, "
-        "though on average it does no better than the guess."
+        "though on average it is not shown to do better than the guess."
     )
 
 
@@ -232,7 +235,8 @@ def _figures(log: AuditLog, best: _Finding) -> list[str]:
     if score is None:
         return []
     measure, name = best.measure, best.summary.attack.name
-    interval = f" (95 % interval {measure.range_text(score)})" if score.n > 1 else ""
+    ends = measure.range_text(score)
+    interval = f" ({'95 % interval ' if ' to ' in ends else ''}{ends})" if score.n > 1 else ""
     kind = "Mean " if score.n > 1 else ""
     text = f"{kind}{measure.words} of {name}: {measure.with_unit(score.value)}{interval}"
     if base is None:
