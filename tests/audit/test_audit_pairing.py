@@ -336,3 +336,23 @@ def test_each_example_of_an_exchange_may_be_guessed_as_the_mean() -> None:
     found = scored(PriorOnly(samples=0).run(played.exchanges, KNOWN), played)
     assert [e.recovered for e in found.examples] == [True] * 3
     torch.testing.assert_close(found.matched, mean.expand(3, 1, 8, 8))
+
+
+def test_a_grey_example_that_nobody_found_is_not_exact() -> None:
+    """It is scored by the flat guess, which happens to be right."""
+    grey = Batch(torch.full((2, 1, 8, 8), 0.5), torch.arange(2))
+    found = scored(Reconstruction(values=grey.inputs[:1]), honest([[grey]]))
+    assert sorted(e.recovered for e in found.examples) == [False, True]
+    assert [e.scores["psnr"] for e in found.examples] == [100, 100]
+    assert [e.scores["exact"] for e in found.examples] == [float(e.recovered) for e in found.examples]
+
+
+def test_candidates_are_held_to_the_value_range_and_to_raw_units() -> None:
+    spec = replace(SPEC, mean=(0.25,), std=(0.5,))
+    black = Batch(spec.to_model(torch.zeros(1, 1, 8, 8)), torch.zeros(1, dtype=torch.long))
+    played = honest([[black]])
+    below = Reconstruction(values=torch.full((1, 1, 8, 8), -7.0))
+    assert exact_examples(scored(below, played, spec)) == [0]
+    assert exact_examples(scored(Reconstruction(values=black.inputs + 0.1), played, spec)) == [0]
+    same = Reconstruction(values=black.inputs + 0.1, model_units=True)  # 0.05 in raw units
+    assert exact_examples(scored(same, played, spec)) == []
