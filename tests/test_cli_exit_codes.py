@@ -29,6 +29,12 @@ def no_dense():
     return nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten())
 def frozen():
     return dense().requires_grad_(False)
+def dead():
+    net = dense()
+    with torch.no_grad():
+        net[1].weight.zero_()
+        net[1].bias.fill_(-1.0)
+    return net
 def convolutional():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
 def leaves():
@@ -115,6 +121,25 @@ def test_an_attack_that_does_not_fit_beside_one_that_does(folder: Path) -> None:
     assert run("audit", spec(attacks=both, fail_on="{mse = 1e-30}"), "--out", "run") == 3
     assert run("audit", spec(attacks=both, fail_on="{exact = 0.5}"), "--out", "run") == 1
     assert run("audit", spec(attacks=both), "--out", "run") == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "thresholds", "code"),
+    [("dense", "{exact = 0.5}", 1), ("dead", "{exact = 0.5}", 0), ("frozen", "{exact = 0.5}", 3)],
+)
+def test_attacks_that_the_audit_chooses_by_itself(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, thresholds: str, code: int
+) -> None:
+    for name in set(ATTACKS) - {
+        "prior_only",
+        "adaptive",
+        "analytic_extraction",
+        "april",
+        "recursive_inversion",
+    }:
+        monkeypatch.delitem(ATTACKS, name)  # searches take their time
+    file = spec(model, attacks='"auto"', budget='"1h"', fail_on=thresholds)
+    assert run("audit", file, "--out", "run") == code
 
 
 class _Broken(Attack):

@@ -77,6 +77,11 @@ def test_an_attack_that_was_asked_for_and_did_not_run(status: str) -> None:
     assert "b: exact was not measured" in found.not_measured[0] and "frozen" in found.not_measured[0]
 
 
+def test_attacks_that_stopped_for_one_reason_share_one_sentence() -> None:
+    found = rule(log(stopped("a", "failed"), stopped("b", "failed")), {"exact": 0.5})
+    assert len(found.not_measured) == 1 and found.not_measured[0].startswith("a, b: exact was not measured")
+
+
 def test_a_seed_that_is_missing_or_failed() -> None:
     missing = rule(log(cell("a", [0.0]), seeds=(0, 1)), {"exact": 0.5})
     assert "1 of 2 runs are missing" in missing.not_measured[0]

@@ -134,3 +134,14 @@ def test_recurrent_layers_are_named_as_not_checked() -> None:
     report = guard(nn.LSTM(10, 20))
     assert report.verdict is Verdict.NOT_CHECKED
     assert "weight_ih_l0" in report.evidence
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn])
+def test_shorter_and_longer_floats_are_read(kind: torch.dtype) -> None:
+    state = {name: tensor.to(kind) for name, tensor in net().state_dict().items()}
+    assert coverage(as_module(state)).enough
+    assert guard(as_module(state)).verdict is not Verdict.NOT_CHECKED
+    crafted = trap_weights().craft(net(), [], Knowledge(input=SPEC))
+    assert crafted is not None
+    short = {name: tensor.to(kind) for name, tensor in crafted.model.state_dict().items()}
+    assert guard(as_module(short)).verdict is Verdict.TRAP

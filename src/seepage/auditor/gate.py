@@ -107,7 +107,11 @@ def rule(log: AuditLog, thresholds: Mapping[str, float]) -> Ruling:
     for name, threshold in thresholds.items():
         readings = [_Reading.of(log, ref, METRICS[name], thresholds) for ref in attacks]
         above += [said for one in readings if (said := one.at_or_above(threshold))]
-        missing = [f"{one.attack.title}: {one.gap}" for one in readings if one.gap]
+        by_reason: dict[str, list[str]] = {}
+        for one in readings:
+            if one.gap:
+                by_reason.setdefault(one.gap, []).append(one.attack.title)
+        missing = [f"{', '.join(names)}: {why}" for why, names in by_reason.items()]
         if not missing and not any(one.values for one in readings):
             missing = [f"no attack of this audit measured {name} on {_what(METRICS[name])}."]
         gaps += missing
@@ -157,7 +161,7 @@ def _unfinished(log: AuditLog, attack: AttackRef, cells: Sequence[Cell], metric:
         return (
             ""
             if chosen_by_us
-            else f"{metric.name} was not measured, as it is not applicable: {_why(stopped)}"
+            else f"{metric.name} was not measured, for the attack cannot work here: {_why(stopped)}"
         )
     if stopped:
         words = "failed" if any(c.status == "failed" for c in stopped) else "did not apply"

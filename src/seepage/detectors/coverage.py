@@ -80,7 +80,7 @@ def coverage(model: nn.Module) -> Coverage:
 
 def _unread(state: Mapping[str, Any], layers: Sequence[WeightLayer]) -> Iterator[tuple[str, str]]:
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    yield from ((name, "is packed") for name in state if name not in tensors and "packed" in name)
+    yield from ((name, "is packed") for name, value in state.items() if _is_packed(name, value))
     longest = max((max(t.shape) for t in tensors.values() if t.dim() >= 2), default=0)
     chain = _transposed_chain(layers)
     for name, tensor in tensors.items():
@@ -99,6 +99,11 @@ def _unread(state: Mapping[str, Any], layers: Sequence[WeightLayer]) -> Iterator
                 yield name, "is not called a weight"
         elif _is_transposed(tensor, bias) or name.removesuffix(".weight") in chain:
             yield name, "is stored transposed"
+
+
+def _is_packed(name: str, value: Any) -> bool:
+    """What torch's quantised layers keep in place of a tensor."""
+    return "packed" in name and not isinstance(value, Tensor | torch.dtype)
 
 
 def _is_flat(tensor: Tensor, bias: Tensor | None, longest: int) -> bool:

@@ -67,7 +67,8 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     if not state:
         raise ModelError("the model holds no floating-point weights, so there is nothing to check.")
     # One pass over each tensor: a sum is NaN or infinite where an entry is (or, rarely, by overflow).
-    for name, tensor in state.items():
+    for name, stored in state.items():
+        tensor = stored if stored.dtype.itemsize > 1 else stored.float()  # 8-bit floats cannot be summed
         if not bool(torch.isfinite(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
             raise ModelError(
                 f"the weights '{name}' hold NaN or infinite values: such a model cannot be trained on; ask "

@@ -41,7 +41,10 @@ def gaps(
     ):
         found = [s for s in attacks if s.status == status]
         if found and reasons:
-            yield f"{words}: {'; '.join(f'{s.attack.title} ({short(s.reason)})' for s in found)}."
+            by_reason: dict[str, list[str]] = {}
+            for summary in found:
+                by_reason.setdefault(short(summary.reason), []).append(summary.attack.title)
+            yield f"{words}: {'; '.join(f'{join(names)} ({why})' for why, names in by_reason.items())}."
         elif found and status != "partial":
             yield f"{words}: {join([s.attack.name for s in found])}; the reason is given below."
     if no_numbers:
