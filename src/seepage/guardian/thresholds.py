@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binomtest
+
+from seepage.log.intervals import clopper_pearson
 
 FALSE_ALARMS = 0.01
 AIM = FALSE_ALARMS / 2
@@ -114,5 +115,4 @@ def interval(count: int, of: int) -> list[float]:
     >>> interval(0, 300)
     [0.0, 0.0122]
     """
-    found = binomtest(count, of).proportion_ci(method="exact")
-    return [round(float(found.low), 4), round(float(found.high), 4)]
+    return [round(end, 4) for end in clopper_pearson(count, of)]
