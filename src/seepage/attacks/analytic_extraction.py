@@ -12,6 +12,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.parts.bias_free import choose_bias_free, read_bias_free
 from seepage.attacks.parts.crafting.routes import Decode
 from seepage.attacks.parts.labels import infer_label_counts
 from seepage.attacks.parts.layers import FROZEN, LinearLayer, trace_linear_layers
@@ -41,9 +42,13 @@ class AnalyticExtraction(PerUpdateAttack):
         self.layer = layer
 
     def check(self, model: nn.Module, known: Knowledge) -> None:
-        choose_layer(model, known.input, self.layer)
+        if choose_bias_free(model, known.input, self.layer) is None:
+            choose_layer(model, known.input, self.layer)
 
     def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
+        bias_free = choose_bias_free(exchange.broadcast.model, known.input, self.layer)
+        if bias_free is not None:
+            return with_labels(read_bias_free(exchange, known, bias_free), exchange, known)
         layer = choose_layer(exchange.broadcast.model, known.input, self.layer)
         return read_layer(exchange, known, layer)
 
@@ -67,6 +72,11 @@ def read_layer(
     read = plain_readings(exchange, known, layer, decode=decode, rows_only=rows_only)
     if rows_only:
         return read
+    return with_labels(read, exchange, known)
+
+
+def with_labels(read: Reconstruction, exchange: Exchange, known: Knowledge) -> Reconstruction:
+    """A reading with the label counts that the last layer shows, as far as it does."""
     counts, label_note = _label_counts(exchange, known)
     return replace(read, label_counts=counts).with_notes(*label_note)
 

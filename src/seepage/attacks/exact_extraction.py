@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.analytic_extraction import choose_layer
+from seepage.attacks.analytic_extraction import choose_layer, with_labels
 from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.parts.bias_free import choose_bias_free, read_bias_free
 from seepage.attacks.parts.claims import expected_kappa
 from seepage.attacks.parts.crafting.routes import Decode
 from seepage.attacks.parts.gradients import LayerGradient, layer_gradient
@@ -65,9 +66,14 @@ class ExactExtraction(PerUpdateAttack):
         self.layer = layer
 
     def check(self, model: nn.Module, known: Knowledge) -> None:
-        choose_layer(model, known.input, self.layer)
+        if choose_bias_free(model, known.input, self.layer) is None:
+            choose_layer(model, known.input, self.layer)
 
     def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
+        bias_free = choose_bias_free(exchange.broadcast.model, known.input, self.layer)
+        if bias_free is not None:
+            read = with_labels(read_bias_free(exchange, known, bias_free), exchange, known)
+            return read.with_notes("Without a bias nothing is peeled: only single rows were read.")
         return peel(exchange, known, choose_layer(exchange.broadcast.model, known.input, self.layer))
 
 

@@ -265,14 +265,18 @@ def test_an_update_with_nan_is_refused() -> None:
         exact_extraction().run([exchange], known)
 
 
-def test_a_layer_without_bias_is_not_applicable() -> None:
+def test_a_layer_without_bias_is_not_peeled_but_its_rows_are_read() -> None:
     _, batch, spec = random_batch(4)
     model = nn.Sequential(nn.Linear(36, 50, bias=False), nn.ReLU(), nn.Linear(50, 4))
     exchange, known = sent(model, batch, spec)
     with pytest.raises(NotApplicable, match="no bias"):
         peel(exchange, known, trace_linear_layers(model, spec)[0])
+    ExactExtraction(layer="0").check(model, known)
+    assert told(ExactExtraction().run([exchange], known), "has no bias")
+    inner = nn.Sequential(nn.Linear(36, 50), nn.ReLU(), nn.Linear(50, 9, bias=False), nn.ReLU())
+    inner.append(nn.Linear(9, 4))
     with pytest.raises(NotApplicable, match="no bias"):
-        ExactExtraction(layer="0").check(model, known)
+        ExactExtraction(layer="2").check(inner, known)
 
 
 def test_a_layer_narrower_than_the_batch_is_named_as_the_reason() -> None:

@@ -98,9 +98,17 @@ def on_the_grid(read: Tensor, bound: Tensor, spec: InputSpec) -> Snapped:
 
 
 def vouch(
-    candidates: Candidates, gradient: LayerGradient, signals: BackwardSignals, *, kappa: float | None
+    candidates: Candidates,
+    gradient: LayerGradient,
+    signals: BackwardSignals,
+    *,
+    kappa: float | None,
+    certain: bool = True,
 ) -> Claims:
-    """The candidates that some label explains, and nothing else does within rounding."""
+    """The candidates that some label explains, and nothing else does within rounding.
+
+    certain: also where the model is certain of its prediction, if they lie on an alphabet.
+    """
     count = len(candidates.rows)
     if count == 0 or gradient.scale is None or gradient.steps != 1:
         return Claims.none(count)
@@ -120,7 +128,7 @@ def vouch(
         moved=candidates.bound,
     )
     labeller = Labeller(signals, kappa=kappa)
-    labelled = labeller.label(readings)
+    labelled = labeller.label(readings, certain=certain)
     if labelled is None:
         return Claims.none(count)
     fits = torch.tensor([len(labels) > 0 for labels in labelled.match.labels], device=observed.device)

@@ -32,12 +32,15 @@ class LayerGradient:
 
 
 def layer_gradient(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> LayerGradient:
-    """Read `layer` from the update without copying it, but for half precision and weight decay."""
-    assert layer.bias is not None
+    """Read `layer` from the update without copying it, but for half precision and weight decay.
+
+    The bias gradient of a layer that has none is 0.
+    """
     update = exchange.update
-    received = [update.tensors[name].detach() for name in (layer.bias, layer.weight)]
+    received = [update.tensors[name].detach() for name in (layer.bias, layer.weight) if name is not None]
     precision = precision_of(received)
-    bias, weight = (wide(t) for t in received)
+    weight = wide(received[-1])
+    bias = weight.new_zeros(len(weight)) if layer.bias is None else wide(received[0])
     if update.kind is UpdateKind.GRADIENT:
         return LayerGradient(weight, bias, scale=1.0, steps=1, precision=precision)
     local = known.local
@@ -51,7 +54,8 @@ def layer_gradient(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> 
         model = exchange.broadcast.model
         decay = local.lr * local.weight_decay * steps
         weight = weight + decay * model.get_parameter(layer.weight).detach().to(weight)
-        bias = bias + decay * model.get_parameter(layer.bias).detach().to(bias)
+        if layer.bias is not None:
+            bias = bias + decay * model.get_parameter(layer.bias).detach().to(bias)
     scale = -1.0 / (local.lr * steps) if steps else None
     return LayerGradient(weight, bias, scale=scale, steps=steps, precision=precision)
 

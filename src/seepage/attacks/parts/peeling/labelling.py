@@ -45,15 +45,16 @@ class Labeller:
         self.expected = kappa
         self.scale: Scale | None = None
 
-    def label(self, readings: Readings, *, bent: bool = False) -> Labelled | None:
+    def label(self, readings: Readings, *, bent: bool = False, certain: bool = True) -> Labelled | None:
         """None: no reading can be compared, or no common factor is to be had.
 
         bent: of those on an alphabet, also where a deeper ReLU near 0 changed the signal by a few percent.
+        certain: those on an alphabet also where the model is certain of its prediction.
         """
         if len(readings) == 0:
             return None
         predicted = self.signals.at_one_row(readings.features, readings.row).to(readings.bias)  # (k, labels)
-        telling = readings.exact | (_undecided_loss(predicted) & ~readings.spoiled)
+        telling = (readings.exact & certain) | (_undecided_loss(predicted) & ~readings.spoiled)
         if not bool(telling.all()):
             keep = telling.nonzero().squeeze(1)
             readings, predicted = readings.select(keep), predicted[keep]

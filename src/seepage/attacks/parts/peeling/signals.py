@@ -41,9 +41,10 @@ class BackwardSignals:
     def __init__(self, model: nn.Module, layer: LinearLayer, spec: InputSpec, *, loss: str) -> None:
         self.model = model
         self.layer = model.get_submodule(layer.name)
-        assert layer.bias is not None
-        self.parameters = tuple(model.get_parameter(p).detach() for p in (layer.weight, layer.bias))
-        """The layer's weight (N, m) and bias (N,)."""
+        weight = model.get_parameter(layer.weight).detach()
+        bias = None if layer.bias is None else model.get_parameter(layer.bias).detach()
+        self.parameters = (weight, weight.new_zeros(len(weight)) if bias is None else bias)
+        """The layer's weight (N, m) and bias (N,), 0 where it has none."""
         self.rows = layer.out_features
         self.loss = loss
         self.spec = spec
