@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from seepage.attacks.parts.labels.doubt import largest_movement
 from seepage.attacks.parts.labels.evidence import gather_evidence
 from seepage.attacks.parts.labels.gradient import (
     MEAN_LOSSES,
@@ -24,7 +25,7 @@ from seepage.attacks.parts.labels.methods import (
     llg,
     round_counts,
 )
-from seepage.attacks.parts.labels.steps import settle_counts
+from seepage.attacks.parts.labels.steps import CONSISTENT, settle_counts
 from seepage.errors import DataError, NotApplicable
 from seepage.registry import lookup
 from seepage.types import Exchange, Knowledge, UpdateKind
@@ -45,8 +46,9 @@ class LabelEstimate:
     residual: float
     """Largest distance of an unrounded count from the count given: 0 is certain, 0.5 and more a guess."""
     notes: tuple[str, ...] = ()
-    certain: bool = True
-    """False: several local steps were taken, and no replay of them vouches for these counts."""
+    certain: bool
+    """The update proves these counts, whatever the clients' examples look like; after several local steps, a
+    replay of them does."""
 
 
 def _llg_model(evidence: Evidence, gradient: Gradient) -> Guess:
@@ -106,20 +108,55 @@ def infer_label_counts(
     name = ("idlg" if gradient.num_examples == 1 else "bias_counts") if method == "auto" else method
     guess = LABEL_METHODS[name](evidence, gradient)
     counts = round_counts(guess.counts, gradient.num_examples)
+    residual = float((guess.counts - counts).abs().max())
+    notes += _protocol_notes(exchange, known, n, gradient)
     estimate = LabelEstimate(
         counts=counts,
         num_examples=gradient.num_examples,
         method=name,
-        residual=float((guess.counts - counts).abs().max()),
-        notes=(*notes, *_protocol_notes(exchange, known, n, gradient)),
+        residual=residual,
+        notes=tuple(notes),
+        certain=False,
     )
-    local = known.local
-    per_client = max(1, round(n / max(1, len(exchange.clients))))
-    if method != "auto" or exchange.update.kind is UpdateKind.GRADIENT or local is None:
-        return estimate
-    if local.num_steps(per_client) == 1 or gradient.num_examples == 1:
-        return estimate
-    return _replayed(estimate, evidence, exchange, known)
+    if method == "auto" and gradient.num_examples > 1 and _several_steps(exchange, known, n):
+        return _replayed(estimate, evidence, exchange, known)
+    doubt = _doubt(name, exchange, known, n, gradient, counts, residual)
+    if doubt:
+        return replace(estimate, notes=(*notes, f"The label counts are uncertain: {doubt}."))
+    return replace(estimate, certain=True)
+
+
+def _several_steps(exchange: Exchange, known: Knowledge, n: int) -> bool:
+    if exchange.update.kind is UpdateKind.GRADIENT or known.local is None:
+        return False
+    return known.local.num_steps(max(1, round(n / max(1, len(exchange.clients))))) > 1
+
+
+def _doubt(
+    method: str,
+    exchange: Exchange,
+    known: Knowledge,
+    n: int,
+    gradient: Gradient,
+    counts: Tensor,
+    residual: float,
+) -> str:
+    """Why the counts are not proven; empty where they are."""
+    if exchange.update.num_examples is None:
+        return "how many examples there are was inferred too"
+    if method == "idlg":
+        if gradient.bias is not None or len(counts) > 2:
+            return ""  # one example's p - y is negative, and largest, for its own class only
+        return "the last layer has no bias, so the sign of its two rows rests on the probes"
+    if method != "bias_counts":
+        return f"'{method}' counts by a rule of thumb"
+    moved = max(residual, largest_movement(exchange, known, n, counts))
+    if moved <= CONSISTENT:
+        return ""
+    return (
+        f"they change by up to {moved:.1f} of {gradient.num_examples} examples with what the clients' "
+        "examples are taken to look like"
+    )
 
 
 def _replayed(
@@ -147,7 +184,7 @@ def _given(labels: Tensor, num_classes: int) -> LabelEstimate:
             f"The granted labels are empty or outside 0..{num_classes - 1}: give one class index per example."
         )
     counts = torch.bincount(flat, minlength=num_classes)
-    return LabelEstimate(counts=counts, num_examples=len(flat), method="given", residual=0.0)
+    return LabelEstimate(counts=counts, num_examples=len(flat), method="given", residual=0.0, certain=True)
 
 
 def _protocol_notes(exchange: Exchange, known: Knowledge, n: int, gradient: Gradient) -> list[str]:

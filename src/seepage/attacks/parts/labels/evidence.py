@@ -7,7 +7,7 @@ methods see one thing only: the gradient of the *mean* loss of a softmax layer, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +40,21 @@ REPLAY_OPERATIONS = 40_000_000_000
 """Floating-point operations that replays of a client's training may cost (seconds on one core)."""
 
 
-def gather_evidence(exchange: Exchange, known: Knowledge) -> Evidence:
-    """Traces the broadcast model, checks the update against it, and probes the last layer."""
+@dataclass(frozen=True)
+class Probes:
+    """Examples that the server runs through the model in place of the clients'."""
+
+    inputs: Tensor
+    labels: Tensor | None
+    """(m,) their classes, where they are auxiliary data."""
+    note: str = ""
+
+
+def gather_evidence(exchange: Exchange, known: Knowledge, *, probes: Probes | None = None) -> Evidence:
+    """Traces the broadcast model, checks the update against it, and probes the last layer.
+
+    probes: in place of the auxiliary examples, or of noise where there are none.
+    """
     model = exchange.broadcast.model
     layer = output_layer(trace_linear_layers(model, known.input), num_classes=known.input.num_classes)
     if not layer.per_example:
@@ -56,20 +69,22 @@ def gather_evidence(exchange: Exchange, known: Knowledge) -> Evidence:
             f"The update of the last layer '{layer.name}' is zero, so it carries no labels: the layer was "
             "frozen or its update was withheld."
         )
-    inputs, labels, source = _probe_inputs(known, model)
+    shown = _probes(known, model) if probes is None else probes
     received: dict[str, Tensor] = {name: value.detach() for name, value in model.named_parameters()}
     delta = exchange.update.tensors if exchange.update.kind is UpdateKind.DELTA else {}
 
     def probes_at(path: list[tuple[float, float]]) -> tuple[Probe, ...]:
-        return tuple(_probe(model, layer, _moved(received, delta, x), inputs, share) for x, share in path)
+        return tuple(
+            _probe(model, layer, _moved(received, delta, x), shown.inputs, share) for x, share in path
+        )
 
     single = layer.out_features == 1
     evidence = Evidence(
         weight=_two_rows(weight) if single else weight,
         bias=None if bias is None else _two_rows(bias) if single else bias,
         probes=probes_at([(0.0, 0.5), (1.0, 0.5)] if delta else [(0.0, 1.0)]),
-        probe_labels=labels,
-        notes=(source,),
+        probe_labels=shown.labels,
+        notes=(shown.note,) if shown.note else (),
     )
     n = exchange.update.num_examples
     if not delta or known.local is None or n is None or n < 1:
@@ -125,15 +140,15 @@ def _full_stage(exchange: Exchange, known: Knowledge) -> Stage | None:
     per_client = max(1, round(n / max(1, len(exchange.clients))))
     if known.local.num_steps(per_client) < 2:
         return None
-    inputs, labels, _ = _probe_inputs(known, model)
+    shown = _probes(known, model)
     layers = trace_linear_layers(model, known.input)
     entry = layers[0] if layers[0].reads == "input" and layers[0].per_example else None
     return Stage(
         model=model,
         layer=output_layer(layers, num_classes=known.input.num_classes),
         entry=entry,
-        inputs=inputs,
-        labels=labels,
+        inputs=shown.inputs,
+        labels=shown.labels,
         local=known.local,
         loss=known.loss,
         num_examples=per_client,
@@ -177,17 +192,17 @@ def _read(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> T
     return tensor
 
 
-def _probe_inputs(known: Knowledge, model: nn.Module) -> tuple[Tensor, Tensor | None, str]:
+def _probes(known: Knowledge, model: nn.Module) -> Probes:
     if known.auxiliary is not None and len(known.auxiliary) > 0:
         batch: Batch = known.auxiliary
         device = dummy_inputs(known.input, 1, like=model).device
         note = f"Mean prediction measured on {len(batch)} auxiliary examples."
-        return batch.inputs.to(device), batch.labels.to(device), note
+        return Probes(batch.inputs.to(device), batch.labels.to(device), note)
     affordable = PROBE_OPERATIONS // max(1, sum(p.numel() for p in model.parameters()))
     count = max(FEWEST_PROBES, min(NOISE_PROBES, affordable))
     noise = dummy_inputs(known.input, count, like=model, seed=known.seed, model_units=known.normalised)
     kind = "random tokens" if not noise.is_floating_point() else "random noise"
-    return noise, None, f"Mean prediction measured on {kind}, for there are no auxiliary data."
+    return Probes(noise, None, f"Mean prediction measured on {kind}, for there are no auxiliary data.")
 
 
 def _probe(
