@@ -110,5 +110,5 @@ def raw_candidates(result: Reconstruction, spec: InputSpec, dtype: torch.dtype) 
             values = values.clamp(*spec.value_range)
     # The same number is matched, scored and kept: a later cast could undo an exact pair.
     kept = torch.promote_types(dtype, torch.float32)
-    largest = torch.finfo(kept).max
+    largest = min(torch.finfo(kept).max, torch.finfo(values.dtype).max)
     return values.clamp(-largest, largest).to(kept)
