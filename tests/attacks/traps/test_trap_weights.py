@@ -12,6 +12,7 @@ from seepage.attacks.crafted_extraction import CraftedExtraction, Secret, read_b
 from seepage.attacks.parts.crafting.traps import lonely, peelable
 from seepage.attacks.quantile_traps import quantile_traps
 from seepage.attacks.trap_weights import trap_weights
+from seepage.errors import NotApplicable
 from seepage.federation import local_update
 from seepage.types import Batch, Broadcast, Exchange, Grant, InputSpec, LocalTraining, Modality
 
@@ -289,3 +290,33 @@ def test_peeling_reads_what_the_pattern_allows_behind_a_pass_through(hidden: boo
     assert result.claimed is not None
     found = found_examples(result.values[result.claimed], spec.to_raw(batch.inputs))
     assert bool(found[peelable(pattern)].all())
+
+
+def test_columns_of_a_table_are_trapped_on_their_own_scale() -> None:
+    """No value range is known, but each column's public mean and std are: millions beside fractions."""
+    generator = torch.Generator().manual_seed(0)
+    scale = torch.tensor([1e6, 1e-3, 10.0, 1.0]).repeat(4)
+    rows = torch.randn(200, 16, generator=generator) * scale + 3 * scale
+    kind = torch.arange(200) % 2
+    rows = torch.cat([rows, torch.stack([kind, 1 - kind], dim=1).float()], dim=1)
+    public, mine = rows[:100].double(), rows[100:132]
+    spec = InputSpec(
+        modality=Modality.TABULAR,
+        shape=(18,),
+        num_classes=3,
+        value_range=None,
+        mean=(*public[:, :16].mean(0).tolist(), 0.0, 0.0),
+        std=(*public[:, :16].std(0).tolist(), 1.0, 1.0),
+        categories=((16, 17),),
+    )
+    batch = Batch(spec.to_model(mine), torch.arange(32) % 3)
+    attack = trap_weights(read="rows")
+    honest = dense_net(spec, 400)
+    result, played = attack_clients(attack, honest, [batch], knowing(spec))
+    expected = lonely(activations(played.exchanges[0].broadcast.model, "1", batch.inputs))
+    apart = torch.cdist(spec.to_model(result.values).double(), batch.inputs.double()).min(0).values
+    assert int(expected.sum()) > 4 * int(lonely(activations(honest, "1", batch.inputs)).sum()) + 4
+    assert torch.equal(apart < 1e-3, expected)
+    deeper = dense_net(spec, 40, 40)
+    with pytest.raises(NotApplicable, match="range of the input values is unknown"):
+        trap_weights(layer="3").check(deeper, knowing(spec))

@@ -54,13 +54,17 @@ class Carried:
         return Route(where=self.where, gain=self.gain, offset=self.offset)
 
 
-def at_the_input(spec: InputSpec, value_range: tuple[float, float], like: nn.Module) -> Carried:
+Bounds = tuple[float | Tensor, float | Tensor]
+"""Lowest and highest raw value: of all, or of each."""
+
+
+def at_the_input(spec: InputSpec, bounds: Bounds, like: nn.Module) -> Carried:
     """Before the first layer: every value in its own place, unchanged."""
     device, dtype = model_placement(like)
     size = math.prod(spec.shape)
     low, high = (
-        spec.to_model(torch.full((1, *spec.shape), edge, device=device, dtype=dtype)).flatten()
-        for edge in value_range
+        spec.to_model(torch.as_tensor(edge, device=device, dtype=dtype).expand(1, *spec.shape)).flatten()
+        for edge in bounds
     )
     return Carried(
         shape=spec.shape,

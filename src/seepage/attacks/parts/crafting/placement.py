@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.crafting.carried import Carried, Hiding, at_the_input
+from seepage.attacks.parts.crafting.carried import Bounds, Carried, Hiding, at_the_input
 from seepage.attacks.parts.crafting.pass_through import pass_through, verify
 from seepage.attacks.parts.crafting.routes import Route
 from seepage.attacks.parts.layers import FROZEN, LinearLayer, trace_linear_layers
@@ -17,7 +17,9 @@ from seepage.attacks.parts.path import path_to
 from seepage.errors import NotApplicable
 from seepage.federation.widening import model_placement
 from seepage.registry import unknown
-from seepage.types import Knowledge, Modality
+from seepage.types import InputSpec, Knowledge, Modality
+
+_USUAL_STDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,13 @@ def place(
     unknown_range = known.normalised or known.input.value_range is None
     if unknown_range and chosen.reads == "input" and not needs_range:
         return Placed(copy.deepcopy(model), chosen, _as_fed(chosen, model), None, "")
-    value_range = _value_range(known)
+    bounds = _bounds(known, chosen)
     crafted = copy.deepcopy(model)
     if chosen.reads == "embedding":
         carried = _uniform_embedding(crafted, chosen, hiding)
         note = "The embedding was redrawn from U(0, 1)."
         return Placed(crafted, chosen, carried, None, note)
-    start = at_the_input(known.input, value_range, crafted)
+    start = at_the_input(known.input, bounds, crafted)
     if chosen.reads == "input":
         return Placed(crafted, chosen, start, None, "")
     steps = path_to(crafted, known.input, chosen.name)
@@ -115,7 +117,8 @@ def _unsuitable(layer: LinearLayer, *, text: bool) -> str:
     return ""
 
 
-def _value_range(known: Knowledge) -> tuple[float, float]:
+def _bounds(known: Knowledge, layer: LinearLayer) -> Bounds:
+    """Where raw values lie: in the value range, or in a table where each column's mean and std say."""
     if known.input.modality is Modality.TEXT:
         return (0.0, 1.0)
     if known.normalised:
@@ -124,12 +127,35 @@ def _value_range(known: Knowledge) -> tuple[float, float]:
             "would fire for everything or nothing: grant 'normalisation', or use quantile_traps with "
             "auxiliary data."
         )
-    if known.input.value_range is None:
+    if known.input.value_range is not None:
+        return known.input.value_range
+    usual = usual_values(known.input) if layer.reads == "input" else None
+    if usual is None:
         raise NotApplicable(
             "the range of the input values is unknown, and Algorithm 1 assumes [0, 1]: grant 'value_range', "
             "give the data a value_range, or use quantile_traps with auxiliary data."
         )
-    return known.input.value_range
+    return usual
+
+
+def usual_values(spec: InputSpec) -> tuple[Tensor, Tensor] | None:
+    """(d,) of a table whose scale is known: each column's mean -+ 2 std, between which 95 % of a normal one
+    lie; 0 and 1 in one-hot code.
+
+    A trap needs the scale of its inputs, not their extremes: it also works for values a little beyond. But a
+    pass-through would cut those off, so this will not do for a layer further in.
+
+    >>> spec = InputSpec(modality=Modality.TABULAR, shape=(1,), num_classes=2, mean=(40.0,), std=(10.0,))
+    >>> usual_values(spec)
+    (tensor([20.]), tensor([60.]))
+    """
+    if spec.modality is not Modality.TABULAR or spec.mean is None or spec.std is None:
+        return None
+    mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
+    low, high = mean - _USUAL_STDS * std, mean + _USUAL_STDS * std
+    one_hot = [column for group in spec.categories for column in group]
+    low[one_hot], high[one_hot] = 0.0, 1.0
+    return low, high
 
 
 @torch.no_grad()
