@@ -1,7 +1,7 @@
 """seepage measures what a federated-learning deployment gives away.
 
     import seepage
-    log = seepage.audit(model=net, data=(x, y), batch_size=32, attacks=["analytic_extraction"])
+    log = seepage.audit(model=net, data=(x, y), batch_size=32)
     log.summary()
     log.to_html("report.html")
 

@@ -43,7 +43,9 @@ class World:
         self.direct: dict[str, Callable[[int], float]] = {}
         self.each_step: dict[str, float] = {}
         self.broken: dict[str, str] = {}
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        self.load = 1.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.load * self.now)
+        monkeypatch.setattr(time, "thread_time", lambda: self.now)
 
     def run_cell(self, prepared: Prepared, ref: AttackRef, seed: int) -> tuple[Cell, object]:
         assert seed not in prepared.spec.seeds  # a rehearsal has a batch of its own
@@ -145,6 +147,12 @@ def test_a_search_with_hardly_any_steps_is_left_out_with_the_command_that_tries_
     assert why(plan)["inverting_gradients"] == "over_budget" and "idlg" in tried(plan)
     (reason,) = (one.reason for one in plan.not_tried if one.name == "inverting_gradients")
     assert "seepage audit --budget" in reason
+
+
+def test_other_programs_make_everything_take_longer(world: World, tmp_path: Path) -> None:
+    world.direct = {"exact_extraction": lambda n: n / 16}
+    world.load = 3.0
+    assert world.plan(tmp_path).expected_seconds["exact_extraction"] == pytest.approx(3.0)
 
 
 def test_a_run_that_was_begun_keeps_its_attacks(world: World, tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 Nothing but seconds, and the reason where an attack cannot work, comes out of a rehearsal. It is played on a
 batch of its own, under a seed that is none of the audit's.
+
+Trials are timed by the processor time of this thread, which other programs do not disturb, and multiplied by
+how much longer all trials together took by the clock on the wall.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ from dataclasses import dataclass, replace
 from seepage.attacks.parts.progress import Progress, listening
 from seepage.auditor.prepare import Prepared
 from seepage.federation.threat import sees_each_update
+from seepage.isolation.attack import is_outside
 from seepage.log import AttackRef, Cell
 
 RunCell = Callable[[Prepared, AttackRef, int], tuple[Cell, object]]
 """`run.run_cell`: one attack on one seed, from the clients' training to the scores."""
+
+Clock = Callable[[], float]
 
 _SMALLER = (16, 4, 1)
 """A rehearsal tries these fractions of the batch size, the smallest first, as long as it is quick."""
@@ -64,16 +70,16 @@ class _Enough(BaseException):
 class _Stopwatch:
     """Listens to a search until its steps can be timed."""
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, clock: Clock) -> None:
         self.limit, self.steps, self.each = limit, 0, 0.0
         self.before: float | None = None
         """Seconds to the first step: training, labels, the choice of the fastest way."""
-        self._started = time.perf_counter()
+        self._clock, self._started = clock, clock()
         self._first = self._last = (0, 0.0)
         """Step and time at which the search was first heard of, and last."""
 
     def __call__(self, progress: Progress) -> None:
-        now = time.perf_counter() - self._started
+        now = self._clock() - self._started
         if self.before is None:
             self.before, self.steps = now, progress.steps
             self._first = progress.step, now
@@ -94,51 +100,69 @@ class Rehearsal:
         self.prepared, self.limit = prepared, limit
         self._run_cell = run_cell
         self._seed = max(prepared.spec.seeds) + 1
+        self._by_wall = self._by_processor = 0.0
+
+    @property
+    def _load(self) -> float:
+        """Seconds on the wall for one of this thread's: more than 1 where other programs run as well."""
+        return max(1.0, self._by_wall / self._by_processor) if self._by_processor else 1.0
 
     def whole(self, ref: AttackRef) -> Forecast:
         """An attack that does not search: on growing batches, as long as the next one is quick."""
         full = self.prepared.spec.protocol.batch_size
-        sizes = sorted({max(1, full // part) for part in _SMALLER})
         tried: list[tuple[int, float]] = []
-        for size in sizes:
+        for size in sorted({max(1, full // part) for part in _SMALLER}):
             # two trials show how it grows, one does not
-            if len(tried) > 1 and grown(tried, size) > self.limit:
-                return Forecast(seconds=grown(tried, full))
+            if len(tried) > 1 and self._load * grown(tried, size) > self.limit:
+                return Forecast(seconds=self._load * grown(tried, full))
             seconds, cell = self._timed(ref, size)
-            if seconds < self.limit / 4:  # the first time is the slowest: libraries, memory, other programs
-                seconds = min(seconds, self._timed(ref, size)[0])
             if cell.status == "not_applicable" and size == full:
-                return Forecast(seconds=seconds, reason=cell.reason)
+                return Forecast(reason=cell.reason)
             if cell.status != "not_applicable":
                 tried.append((size, seconds))
-        return Forecast(seconds=tried[-1][1])
+        return Forecast(seconds=self._load * tried[-1][1])
 
     def search(self, ref: AttackRef, *, around: float) -> Forecast:
         """An attack that searches: a few steps on a batch of the audit's size. around: what scoring takes."""
-        watch = _Stopwatch(self.limit)
+        watch = _Stopwatch(self.limit / self._load, self._clock(ref))
         try:
             with listening(watch):
                 seconds, cell = self._timed(ref, self.prepared.spec.protocol.batch_size)
         except _Enough:
-            updates = updates_of(self.prepared)
             assert watch.before is not None
+            updates, load = updates_of(self.prepared), self._load
             one = watch.before + watch.steps * watch.each
-            return Forecast(seconds=around + updates * one, steps=updates * watch.steps, each_step=watch.each)
+            return Forecast(
+                seconds=around + updates * load * one,
+                steps=updates * watch.steps,
+                each_step=load * watch.each,
+            )
         reason = cell.reason if cell.status == "not_applicable" else ""
-        return Forecast(seconds=seconds, reason=reason)
+        return Forecast(seconds=self._load * seconds, reason=reason)
 
     def _timed(self, ref: AttackRef, batch_size: int) -> tuple[float, Cell]:
+        """Seconds of this thread, and what came out."""
         spec = self.prepared.spec
         protocol = spec.protocol.model_copy(update={"batch_size": batch_size})
         smaller = replace(
             self.prepared.with_attacks([ref]), spec=spec.model_copy(update={"protocol": protocol})
         )
-        before = time.perf_counter()
+        clock = self._clock(ref)
+        before, on_the_wall = clock(), time.perf_counter()
         try:
             cell, _ = self._run_cell(smaller, ref, self._seed)
         except Exception as error:  # the audit itself will meet it, and record it with its traceback
             cell = Cell(attack=ref, seed=self._seed, status="failed", reason=str(error))
-        return time.perf_counter() - before, cell
+        finally:
+            seconds = clock() - before
+            self._by_processor += seconds
+            self._by_wall += time.perf_counter() - on_the_wall
+        return seconds, cell
+
+    def _clock(self, ref: AttackRef) -> Clock:
+        """This thread's own, unless the work is done on a GPU or in another process."""
+        elsewhere = self.prepared.device.type != "cpu" or is_outside(ref.name, ref.params)
+        return time.perf_counter if elsewhere else time.thread_time
 
 
 def grown(tried: Sequence[tuple[int, float]], size: int) -> float:
