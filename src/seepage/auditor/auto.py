@@ -69,7 +69,9 @@ def _chosen(prepared: Prepared, run_cell: RunCell) -> Prepared:
     purse, rehearsal, around = _begin(prepared, run_cell, attacks=len(fitting))
     forecasts: dict[str, Forecast] = {}
     for name in fitting:
-        if not _searches(name):
+        if not _searches(name) and purse.left_for_a_cell <= around:
+            left_out[name] = _over_budget(name, None, purse)
+        elif not _searches(name):
             forecasts[name] = rehearsal.whole(AttackRef(name=name))
     chosen: dict[str, tuple[AttackSpec, float]] = {}
     for name, forecast in sorted(forecasts.items(), key=lambda item: item[1].seconds):
@@ -132,7 +134,7 @@ def _begin(prepared: Prepared, run_cell: RunCell, *, attacks: int) -> tuple[_Pur
     purse = _Purse(seconds, len(spec.seeds) * (2 if twins else 1), time.perf_counter())
     rehearsal = Rehearsal(prepared, run_cell, limit=_REHEARSED * seconds / max(1, attacks))
     baseline = AttackRef(name=BASELINE)
-    rehearsal.whole(baseline)  # the first run of anything is slower: libraries, memory, kernels
+    rehearsal.warm_up(baseline)
     around = rehearsal.whole(baseline).seconds
     purse.promise(around)
     return purse, rehearsal, around

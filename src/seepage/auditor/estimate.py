@@ -27,6 +27,8 @@ Clock = Callable[[], float]
 
 _SMALLER = (16, 4, 1)
 """A rehearsal tries these fractions of the batch size, the smallest first, as long as it is quick."""
+_CUBIC = 3.0
+"""Nothing grows faster with the batch: the dearest step solves as many equations as there are examples."""
 _STEPS = 5
 """Of a search, after its first: enough to time one."""
 
@@ -107,14 +109,24 @@ class Rehearsal:
         """Seconds on the wall for one of this thread's: more than 1 where other programs run as well."""
         return max(1.0, self._by_wall / self._by_processor) if self._by_processor else 1.0
 
+    def warm_up(self, ref: AttackRef) -> None:
+        """The first run of anything is slower: libraries, memory, kernels."""
+        self._timed(ref, 1)
+        self._by_wall = self._by_processor = 0.0
+
     def whole(self, ref: AttackRef) -> Forecast:
         """An attack that does not search: on growing batches, as long as the next one is quick."""
         full = self.prepared.spec.protocol.batch_size
         tried: list[tuple[int, float]] = []
         for size in sorted({max(1, full // part) for part in _SMALLER}):
-            # two trials show how it grows, one does not
-            if len(tried) > 1 and self._load * grown(tried, size) > self.limit:
-                return Forecast(seconds=self._load * grown(tried, full))
+            if tried and self._load * grown(tried, size) > self.limit:
+                last, seconds = tried[-1]
+                tried[-1] = (
+                    last,
+                    min(seconds, self._timed(ref, last)[0]),
+                )  # a first time may be slow by itself
+                if self._load * grown(tried, size) > self.limit:
+                    return Forecast(seconds=self._load * grown(tried, full))
             seconds, cell = self._timed(ref, size)
             if cell.status == "not_applicable" and size == full:
                 return Forecast(reason=cell.reason)
@@ -168,11 +180,16 @@ class Rehearsal:
 def grown(tried: Sequence[tuple[int, float]], size: int) -> float:
     """Seconds for a batch of `size`, by the power law through the last two trials; never fewer than before.
 
-    >>> grown([(1, 1.0), (2, 4.0)], 4), grown([(1, 3.0), (2, 3.0)], 4)
-    (16.0, 3.0)
+    What is slow on the smallest batch already is slow because of the model, whose probes do not grow: one
+    trial stands for all sizes.
+
+    >>> grown([(1, 1.0), (2, 4.0)], 4), grown([(1, 3.0), (2, 3.0)], 4), grown([(1, 3.0)], 4)
+    (16.0, 3.0, 3.0)
     """
+    if len(tried) == 1:
+        return tried[0][1]
     (before, less), (last, seconds) = tried[-2:]
-    power = max(0.0, math.log(seconds / less) / math.log(last / before))
+    power = min(_CUBIC, max(0.0, math.log(seconds / less) / math.log(last / before)))
     return float(seconds * (size / last) ** power)
 
 
