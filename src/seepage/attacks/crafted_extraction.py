@@ -20,7 +20,6 @@ from seepage.attacks.exact_extraction import peel
 from seepage.attacks.parts.crafting.merging import merge_repeats
 from seepage.attacks.parts.crafting.routes import Decode
 from seepage.attacks.parts.crafting.scale_tuning import Trial
-from seepage.attacks.parts.crafting.united import united
 from seepage.attacks.parts.layers import LinearLayer
 from seepage.errors import NotApplicable, SpecError
 from seepage.federation import aggregate, apply_update
@@ -70,22 +69,9 @@ class Reader(Protocol):
     ) -> Reconstruction: ...
 
 
-def peel_and_rows(
-    exchange: Exchange, known: Knowledge, layer: LinearLayer, *, decode: Decode | None = None
-) -> Reconstruction:
-    """Peel, and add what single rows show besides, so that peeling never reports less than they do."""
-    try:
-        peeled = peel(exchange, known, layer, decode=decode)
-    except NotApplicable:
-        return read_layer(exchange, known, layer, decode=decode)
-    if peeled.complete:
-        return peeled
-    return united(peeled, read_layer(exchange, known, layer, decode=decode))
-
-
-READERS: dict[str, Reader] = {"rows": read_layer, "peel": peel_and_rows}
+READERS: dict[str, Reader] = {"rows": read_layer, "peel": peel}
 """rows: what single gradient rows show, as the papers read them. peel: each example that was found is taken
-away from the gradient, which lays others bare (`exact_extraction`)."""
+away from the gradient, which lays others bare; what single rows show besides is added (`exact_extraction`)."""
 
 
 class CraftedExtraction(Attack):
