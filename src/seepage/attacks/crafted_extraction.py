@@ -71,7 +71,7 @@ class Reader(Protocol):
 
 READERS: dict[str, Reader] = {"rows": read_layer, "peel": peel}
 """rows: what single gradient rows show, as the papers read them. peel: each example that was found is taken
-away from the gradient, which lays others bare; what single rows show besides is added (`exact_extraction`)."""
+away from the gradient, which lays others bare; single rows add the rest (`exact_extraction`)."""
 
 
 class CraftedExtraction(Attack):
