@@ -118,6 +118,29 @@ def test_resume_redoes_nothing_and_ends_with_the_same_log(
     assert kept == {c: resumed.folder.cell_file(c).stat().st_mtime_ns for c in kept}
 
 
+def test_a_resumed_run_draws_as_if_nothing_had_run_before(tmp_path: Path) -> None:
+    """Dropout in training mode and a defense with noise: neither depends on the cells before."""
+
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.drop, self.last = nn.Linear(64, 32), nn.Dropout(0.5), nn.Linear(32, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.drop(self.first(x.flatten(1)).relu()))
+
+    protocol = {"batch_size": 2, "batch_norm": "train"}
+    spec = parse_spec({**SMALL, "model": "mine", "protocol": protocol, "defenses": ["gaussian_noise"]})
+    model = Dropping()
+    whole = run_audit(spec, model=model, out=tmp_path / "whole")
+    resumed = run_audit(spec, model=model, out=tmp_path / "resumed")
+    for cell in resumed.cells[::2]:
+        resumed.folder.cell_file(cell.id).unlink()
+    torch.rand(11)
+    again = run_audit(spec, model=model, out=tmp_path / "resumed")
+    assert figures(again) == figures(resumed) == figures(whole)
+
+
 def test_kill_9_leaves_a_readable_partial_log_that_resumes(tmp_path: Path) -> None:
     """The audit is killed as soon as its first cell is on disk, in the middle of the following ones."""
     spec = {**SMALL, "seeds": list(range(40))}

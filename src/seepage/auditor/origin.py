@@ -32,6 +32,7 @@ ENGINE = "seepage.auditor.run"
 _ANSWERS = "seepage.attacks.parts.adaptive.answers"
 _WORKER = "seepage.isolation.worker"
 DAMAGED = "a file that was damaged or belongs to another run"
+_WEIGHTS = "the model's weights"
 _NOT_NUMBERS = {"title", "fail_on"}
 
 
@@ -52,18 +53,26 @@ def again_key(run: str, spec: AuditSpec) -> str:
 
 def made_by(prepared: Prepared, ref: AttackRef, seed: int) -> dict[str, str]:
     """The origin of one attack on one seed, by what it is in words."""
+    known = prepared.origins.get((prepared.run_key, ref.key))
+    if known is None:
+        known = prepared.origins[prepared.run_key, ref.key] = _made_by(prepared, ref)
+    return {**known, _WEIGHTS: prepared.state(seed)}
+
+
+def _made_by(prepared: Prepared, ref: AttackRef) -> dict[str, str]:
+    """All of it that is the same for every seed: read once, for it is many files."""
     roots = [type(prepared.attacks[ref.key]), *_attack_code(ref)]
     if ref.name == ADAPTIVE:
         roots.append(_ANSWERS)
     if isinstance(prepared.attacks[ref.key], IsolatedAttack):
         roots.append(_WORKER)
-    found = origin(prepared, seed, {"the attack's code": roots, "the code that plays and measures": [ENGINE]})
+    found = origin(prepared, {"the attack's code": roots, "the code that plays and measures": [ENGINE]})
     granted = _texts(ref.params.get(MAY_READ, ()))
     return {**found, **{f"the file {name}": str(file_checksum(Path(name))) for name in granted}}
 
 
-def origin(prepared: Prepared, seed: int, roots: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """Of any result: the code behind `roots`, the defenses and the model; weights; packages."""
+def origin(prepared: Prepared, roots: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """Of any result: the code behind `roots`, the defenses and the model; packages."""
     with current_folder_importable():
         codes = {name: prepared.code.read(*things) for name, things in roots.items()}
     codes["the defenses' code"] = prepared.code.read(*_defense_code(prepared.spec))
@@ -71,10 +80,17 @@ def origin(prepared: Prepared, seed: int, roots: Mapping[str, Sequence[Any]]) ->
     packages = {name for code in codes.values() for name in code.packages}
     return {
         **{name: code.digest for name, code in codes.items()},
-        "the model's weights": prepared.state(seed),
         "device": prepared.device.type,
         **versions(packages),
     }
+
+
+def trained_by(prepared: Prepared, root: str, seed: int) -> dict[str, str]:
+    """The origin of a training by the module `root`."""
+    known = prepared.origins.get((prepared.run_key, root))
+    if known is None:
+        known = prepared.origins[prepared.run_key, root] = origin(prepared, {"the code that trains": [root]})
+    return {**known, _WEIGHTS: prepared.state(seed)}
 
 
 def cell_keys(prepared: Prepared) -> dict[str, str]:

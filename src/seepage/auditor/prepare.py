@@ -62,6 +62,8 @@ class Prepared:
     """Of its classes and of the function that builds it."""
     states: dict[int, str] = field(default_factory=dict)
     """By seed, as they are asked for."""
+    origins: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    """By run and attack, as they are asked for: see `origin`."""
     not_tried: tuple[NotTried, ...] = ()
     expected_seconds: Mapping[str, float] = field(default_factory=dict)
     """By `AttackRef.key`, for one seed; where it was estimated."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
@@ -10,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from seepage.identity.functions import MAIN, changed_in_memory, parts, unwrapped
-from seepage.identity.hashing import digest
+from seepage.identity.hashing import digest, is_plain
 from seepage.identity.sources import OURS, Source, file_of, is_own, parse
 
 REGISTRIES = frozenset(
@@ -84,6 +85,9 @@ class CodeReader:
         return Code(digest(sorted(found.modules.items()), objects), frozenset(found.packages))
 
     def _object(self, thing: Any, found: _Found) -> None:
+        if isinstance(thing, functools.partial):
+            plain = [value for value in (*thing.args, *sorted(thing.keywords.items())) if is_plain(value)]
+            found.objects[id(thing)] = (thing, digest(plain))
         thing = unwrapped(thing)
         if isinstance(thing, ModuleType):
             self._module(thing.__name__, found)

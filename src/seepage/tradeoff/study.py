@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from seepage.auditor.header import make_header
-from seepage.auditor.origin import DAMAGED, again_in_words, again_key, differences, kept, made_by, origin
+from seepage.auditor.origin import DAMAGED, again_in_words, again_key, differences, kept, made_by, trained_by
 from seepage.auditor.prepare import Prepared, prepare, prepare_again
 from seepage.auditor.promise import defense_records
 from seepage.auditor.run import complete_cell
@@ -101,7 +101,7 @@ class Study:
 
     def training_origin(self, point: int, seed: int) -> dict[str, str]:
         """What one training comes from, as `made_by` says it of an attack."""
-        return origin(self.trained(point), seed, {"the code that trains": [TRAINING]})
+        return trained_by(self.trained(point), TRAINING, seed)
 
     def training_keys(self) -> dict[str, str]:
         """By training: the key that its result must have."""
