@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 
+from seepage.auditor.fits import why_not
 from seepage.auditor.prepare import prepare
 from seepage.auditor.run import run_audit
-from seepage.auditor.spec import parse_spec
+from seepage.auditor.spec import DataSpec, parse_spec
 from seepage.errors import SpecError
 from seepage.log import BASELINE, AuditLog
 
@@ -148,3 +149,12 @@ def test_a_table_without_public_rows_is_refused_unless_it_is_fed_as_it_is(tmp_pa
     raw = {"name": path, "standardise": False}
     prepared = prepare(parse_spec({"model": "mlp", "data": raw, "public_examples": 0}))
     assert prepared.data(0).spec.mean is None
+
+
+def test_what_fits_a_table_is_judged_by_the_scale_it_is_fed_on(tmp_path: Path) -> None:
+    path = str(written(tmp_path, "wine"))
+    spec = parse_spec({"model": "mlp", "data": path, "threat": "malicious_server", "public_examples": 96})
+    assert why_not(prepare(spec), "trap_weights") is None
+    raw = spec.model_copy(update={"data": DataSpec(name=path, options={"standardise": False})})
+    refused = why_not(prepare(raw), "trap_weights")
+    assert refused is not None and "range of the input values is unknown" in refused.reason

@@ -46,7 +46,7 @@ def _known(prepared: Prepared, seed: int) -> Knowledge:
     return knowledge(
         prepared.threat,
         prepared.spec.protocol.aggregation,
-        spec=prepared.dataset.spec,
+        spec=prepared.data(seed).spec,
         loss=prepared.loss,
         local=prepared.local,
         auxiliary=None if public is None else wide_batch(public),
