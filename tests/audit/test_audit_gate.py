@@ -60,6 +60,7 @@ def test_below_and_above() -> None:
     assert rule(done, {"exact": 0.25}).above == ("a: exact is 0.25, at or above the threshold 0.25.",)
     errors = log(cell("a", [0.2, 0.4], metric="mse"))
     assert rule(errors, {"mse": 0.29}).passed
+    assert rule(log(cell("a", [0.25, 0.75], metric="mse")), {"mse": 0.5}).above  # at the threshold counts
     assert len(rule(errors, {"mse": 0.3001}).above) == 1
 
 
