@@ -19,7 +19,8 @@ from seepage.log import ADAPTIVE, BASELINE, AttackRef, NotTried, RunFolder
 SEARCHES_IN_ORDER = ("tag", "inverting_gradients", "see_through_gradients", "idlg", "deep_leakage")
 """Which search gets its time first: the one made for the data. Others come after them."""
 LEAST_SHARE = 0.1
-"""Of a search's steps: with fewer it says nothing about what the search could do, and is left out."""
+"""Of a search's steps: with fewer it is left out. On digits (MLP, four images, two seeds) inverting_gradients
+reaches 61 dB with its 1000 steps, 30 with 100 and 19 with 30, where guessing has 16."""
 _REHEARSED = 0.2
 """Of the budget: what the rehearsals of all attacks may take before they reckon instead of trying."""
 _TRUST = 2.0
