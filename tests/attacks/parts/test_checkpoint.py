@@ -54,6 +54,17 @@ def test_every_kind_of_leaf_comes_back_bit_for_bit() -> None:
         save({"x": torch.ones(2)}, metadata={"state": "[" * 100_000}),
         save({"x": torch.ones(2)}, metadata={"state": json.dumps({"$tensor": "y"})}),
     ],
+    ids=[
+        "empty",
+        "short",
+        "zeros",
+        "cut",
+        "half",
+        "plain",
+        "no json",
+        "deep",
+        "absent",
+    ],  # the order of metadata varies
 )
 def test_damaged_files_are_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="it is damaged"):
