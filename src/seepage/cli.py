@@ -311,6 +311,8 @@ def _progress() -> Iterator[tuple[Callable[[str, int, int], None], Callable[[Any
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; a user's mistake is one sentence and exit code 2, never a traceback."""
+    # Before torch is loaded: on a busy machine threads that wait by spinning take many times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     app(args=arguments)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seepage.attacks import ATTACKS
-from seepage.auditor.estimate import Forecast, Rehearsal, RunCell, updates_of
 from seepage.auditor.fits import not_listed, why_not
 from seepage.auditor.prepare import Prepared, planned_refs
+from seepage.auditor.rehearsal import Forecast, Rehearsal, RunCell, updates_of
 from seepage.auditor.spec import AUTO, DEFAULT_BUDGET, AttackSpec
 from seepage.identity import version
 from seepage.log import ADAPTIVE, BASELINE, AttackRef, NotTried, RunFolder

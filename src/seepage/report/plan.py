@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from seepage.log import BASELINE, Header, NotTried
+from seepage.report.gaps import not_tried
 from seepage.report.words import duration, join, plural, sentence
 
 
 def plan_text(header: Header) -> str:
-    """Before the first cell: what runs, what each is expected to take, and what is left out."""
+    """Before the first cell: what runs, what each is expected to take, and what is left out.
+
+    The names of what is left out, by kind of reason; the reasons themselves stand in the summary.
+    """
     attacks = [ref for ref in header.attacks if ref.name != BASELINE]
     seeds = plural(len(header.seeds), "seed")
     lines = [f"{plural(len(attacks), 'attack')} on {seeds}, beside the baseline:"]
@@ -17,7 +21,7 @@ def plan_text(header: Header) -> str:
     if header.expected_seconds:
         total = len(header.seeds) * sum(header.expected_seconds.values())
         lines.append(f"Expected: {duration(total)} in all.")
-    return "\n".join([*lines, *left_out(header)])
+    return "\n".join([*lines, *not_tried(header.not_tried)])
 
 
 def left_out(header: Header) -> list[str]:
