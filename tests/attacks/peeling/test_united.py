@@ -47,6 +47,13 @@ def exact(result: Reconstruction, batch: Batch, unit: float) -> int:
     return int((errors(result.values, batch.inputs) <= EXACT_TOLERANCE * unit).any(0).sum())
 
 
+def vouched(result: Reconstruction, batch: Batch, unit: float) -> int:
+    """Distinct examples that right claims are about."""
+    assert result.claimed is not None
+    claimed = result.values[result.claimed]
+    return int((errors(claimed, batch.inputs) <= EXACT_TOLERANCE * unit).any(0).sum()) if len(claimed) else 0
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     kind=st.sampled_from(KINDS),
@@ -65,6 +72,7 @@ def test_it_has_at_least_the_examples_that_plain_extraction_has(
         ATTACKS[name]().run([exchange], known) for name in ("analytic_extraction", "exact_extraction")
     )
     assert exact(better, batch, unit) >= exact(plain, batch, unit)
+    assert vouched(better, batch, unit) >= vouched(plain, batch, unit)
     assert better.rows is not None and better.support is not None
     # Boenisch et al.'s metrics refuse candidates that claim more rows than were active.
     extraction_scores(better.values, better.support, better.rows, batch.inputs)

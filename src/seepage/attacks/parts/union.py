@@ -61,7 +61,8 @@ def merge_claims(result: Reconstruction, spec: InputSpec) -> Reconstruction:
 def unite(better: Reconstruction, plain: Reconstruction, spec: InputSpec) -> Reconstruction:
     """All of `better`, and what of `plain` it does not have; notes and labels are those of `better`.
 
-    A plain reading is left out where `better` vouches for the same example, or has the same candidate.
+    A plain reading is left out where `better` vouches for the same example, or has the same candidate, which
+    is then vouched for if either reading does.
     """
     if better.space != plain.space and plain.space == INPUT_SPACE:
         return replace(plain, complete=better.complete, notes=(*better.notes, *plain.notes))
@@ -72,14 +73,16 @@ def unite(better: Reconstruction, plain: Reconstruction, spec: InputSpec) -> Rec
     if values.is_floating_point():
         unit = value_unit(plain.values, plain.space, spec, model_units=plain.model_units)
         known = near(plain.values, values[better.claimed.to(values.device)], EXACT * unit).any(1)
-        known |= near(plain.values, values, _SAME * unit).any(1)
+        same = near(plain.values, values, _SAME * unit)
     else:
-        known = near(plain.values, values, 0.0).any(1)
-    more = _selected(plain, ~known.cpu())
+        known = torch.zeros(len(plain), dtype=torch.bool, device=values.device)
+        same = near(plain.values, values, 0.0)
+    vouched = (same & (_of(plain.claimed).to(known.device) & ~known).unsqueeze(1)).any(0).cpu()
+    more = _selected(plain, ~(known | same.any(1)).cpu())
     return replace(
         better,
         values=torch.cat([values, more.values]),
-        claimed=torch.cat([better.claimed, _of(more.claimed)]),
+        claimed=torch.cat([better.claimed.cpu() | vouched, _of(more.claimed)]),
         confidence=torch.cat([_of(better.confidence), _of(more.confidence).to(_of(better.confidence))]),
         support=_supports(better, more),
     )
