@@ -190,3 +190,97 @@ def test_metrics_of_another_kind_of_data_are_refused() -> None:
         for name in set(METRICS) - set(fits):
             with pytest.raises(SpecError, match="never be measured"):
                 check_modality({name: 0.5}, modality)
+
+
+@pytest.mark.parametrize(
+    ("metric", "threshold", "where"),
+    [
+        ("exact", 1.5, "between 0 and 1"),
+        ("mse", -1.0, "at 0 or above"),
+        ("psnr", 101.0, "at 100 or below"),
+        ("cosine", -2.0, "between -1 and 1"),
+    ],
+)
+def test_a_refused_threshold_says_where_the_metric_lies(metric: str, threshold: float, where: str) -> None:
+    with pytest.raises(SpecError) as refusal:
+        check_thresholds({metric: threshold})
+    assert str(refusal.value) == (
+        f"fail_on: {metric} lies {where}, so a threshold of {threshold:g} would never be reached: "
+        "give one inside."
+    )
+
+
+MEASURED = {
+    Modality.IMAGE: {"exact", "psnr", "ssim", "mse"},
+    Modality.TEXT: {"exact", "token_accuracy", "rouge_l", "bag_of_words_recall"},
+    Modality.TABULAR: {"exact", "rmse"},
+}
+"""What every audit records of each single input."""
+
+
+def proposed(refusal: SpecError) -> set[str]:
+    return set(str(refusal).partition("never be measured: use ")[2].removesuffix(".").split(" or "))
+
+
+def test_a_refusal_proposes_what_is_measured() -> None:
+    for modality, measured in MEASURED.items():
+        for name in METRICS:
+            if modality in METRICS[name].modalities:
+                continue
+            with pytest.raises(SpecError) as refusal:
+                check_modality({name: 0.5}, modality)
+            assert proposed(refusal.value) == measured
+    with pytest.raises(SpecError) as refusal:
+        check_thresholds({"lpips": 0.1})
+    assert proposed(refusal.value) == MEASURED[Modality.IMAGE]
+
+
+def test_without_thresholds_something_must_have_been_measured() -> None:
+    assert rule(log(cell("a", [0.0]), stopped("b", "failed")), {}).passed
+    assert rule(log(cell("a", [], batch_scores={"label_accuracy": 0.4})), {}).passed
+    assert rule(log(), {}).not_measured == ("no attack was run.",)
+    nobody = log(stopped("a", "failed"), stopped("b", "not_applicable"))
+    assert rule(nobody, {}).not_measured == ("no attack finished (a, b): the layer is frozen.",)
+
+
+def test_every_threshold_has_its_say() -> None:
+    """The first one's findings stay where a later one has none, or others."""
+    leaky = log(cell("a", [1.0], batch_scores={"label_accuracy": 0.4}))
+    found = rule(leaky, {"exact": 0.5, "label_accuracy": 0.5, "cosine": 0.5})
+    assert [said.partition(" is ")[0] for said in found.above] == ["a: exact"]
+    gaps = rule(leaky, {"ssim": 0.5, "cosine": 0.5, "exact": 0.5}).not_measured
+    assert gaps == (
+        "a: ssim is missing in 1 of 1 finished runs.",
+        "no attack of this audit measured cosine on a layer's features.",
+    )
+
+
+def test_features_at_the_threshold_leave_inputs_unmeasured() -> None:
+    """As many exact features as the threshold asks for may be as many exact inputs."""
+    inputs = cell("inversion", [0.0])
+    half = cell("reader", [1.0, 0.0], space="fc")
+    assert rule(log(half, inputs), {"exact": 0.5}).not_measured
+    assert rule(log(half, inputs), {"exact": 0.51}).passed
+    unread = cell("reader", [0.9], metric="cosine", space="fc")
+    assert not rule(log(unread, inputs), {"exact": 0.5}).passed
+
+
+@pytest.mark.parametrize(("status", "words"), [("failed", "failed"), ("not_applicable", "did not apply")])
+def test_a_gap_says_what_became_of_the_runs(status: str, words: str) -> None:
+    halves = log(cell("a", [0.0]), stopped("a", status, seed=1), seeds=(0, 1))
+    assert rule(halves, {"exact": 0.5}).not_measured == (
+        f"a: exact was not measured in 1 of 2 runs, which {words}: the layer is frozen.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [("no memory", "no memory."), ("Why?", "Why?"), ("Stop.", "Stop."), ("No!", "No!")]
+)
+def test_a_reason_ends_as_a_sentence_once(reason: str, told: str) -> None:
+    one = Cell(attack=AttackRef(name="a"), seed=0, status="failed", reason=reason)
+    assert rule(log(one), {"exact": 0.5}).not_measured[0].endswith(f": {told}")
+
+
+def test_an_error_at_the_threshold_is_a_leak_and_says_so() -> None:
+    found = rule(log(cell("a", [0.25, 0.75], metric="mse")), {"mse": 0.5})
+    assert found.above == ("a: mse is 0.5, at or below the threshold 0.5.",)

@@ -152,15 +152,14 @@ def test_rounds_with_the_same_examples_are_one_and_fresh_ones_are_not() -> None:
         scored(Reconstruction(values=values), fresh)
 
 
-def test_where_exchanges_overlap_a_candidate_stays_within_its_own() -> None:
-    """First both clients, then the second alone: its example may be shown by either exchange, but once."""
-    batches = drawn(2, 1)
+def overlapping(batches: Sequence[Batch]) -> Played:
+    """First both clients in one aggregate, then the second alone."""
 
     def craft(model: nn.Module, history: Sequence[Exchange]) -> Crafted | None:
         return Crafted(model, clients=None if not history else (1,))
 
     threat = THREATS["malicious_server"]
-    played = play(
+    return play(
         craft,
         MODEL,
         lambda _: batches,
@@ -169,6 +168,12 @@ def test_where_exchanges_overlap_a_candidate_stays_within_its_own() -> None:
         aggregation="mean",
         max_rounds=2,
     )
+
+
+def test_where_exchanges_overlap_a_candidate_stays_within_its_own() -> None:
+    """The second client's example may be shown by either exchange, but once."""
+    batches = drawn(2, 1)
+    played = overlapping(batches)
     assert [rows.tolist() for rows in played.behind] == [[0, 1], [1]]
     first, second = (batch.inputs for batch in batches)
     # named for the second client alone, the first one's digit fits nothing exactly, and takes nothing away
@@ -356,3 +361,37 @@ def test_candidates_are_held_to_the_value_range_and_to_raw_units() -> None:
     assert exact_examples(scored(Reconstruction(values=black.inputs + 0.1), played, spec)) == [0]
     same = Reconstruction(values=black.inputs + 0.1, model_units=True)  # 0.05 in raw units
     assert exact_examples(scored(same, played, spec)) == []
+
+
+def test_of_several_exchanges_a_guess_counts_where_it_is_exact() -> None:
+    """Beside the first client the second one's example has to take the other guess: nearer in the mean, but a
+    pixel is off. Alone it takes the exact one."""
+    grey = torch.full((1, 1, 8, 8), 0.5)
+    shifted, spotted = grey + 9e-4, grey.clone()
+    spotted[0, 0, 0, 0] += 2e-3
+    batches = [Batch(values, torch.zeros(1, dtype=torch.long)) for values in (shifted, grey)]
+    guesses = Reconstruction(values=torch.cat([shifted, spotted]), shared=True)
+    found = pair(guesses, guesses.values, Views(overlapping(batches), SPEC, "input", 1e-3))
+    assert found.exact.tolist() == [True, True]
+    assert found.candidate.tolist() == [0, 0] and found.exchange.tolist() == [0, 1]
+    assert found.right.tolist() == [True, False] and found.held.tolist() == [True, True]
+
+
+def test_an_example_without_a_candidate_is_claimed_by_nobody() -> None:
+    batches = drawn(1, 3)
+    result = Reconstruction(values=batches[0].inputs[:1], claimed=torch.tensor([True]))
+    found = scored(result, honest([batches]))
+    assert (
+        [e.claimed for e in found.examples] == [e.recovered for e in found.examples] == [True, False, False]
+    )
+
+
+def test_columns_of_rows_that_nobody_found_are_not_right() -> None:
+    """The flat guess stands in for such a row, and is right here."""
+    spec = InputSpec(
+        modality=Modality.TABULAR, shape=(64,), num_classes=10, value_range=(0.0, 1.0), spread=(1.0,) * 64
+    )
+    rows = Batch(torch.full((3, 64), 0.5), torch.arange(3))
+    public = Batch(torch.zeros(4, 64), torch.arange(4))
+    found = scored(Reconstruction(values=rows.inputs[:1]), honest([[rows]]), spec, public)
+    assert [(column.right, column.guessed, column.examples) for column in found.columns] == [(1, 0, 3)] * 64

@@ -92,3 +92,10 @@ def test_a_diverged_candidate_gets_what_the_others_leave(far: float, fair: int) 
 def test_the_exact_pairs_must_cover_all_pairs() -> None:
     with pytest.raises(DataError, match="one entry for each pair"):
         assign(torch.zeros(2, 1), torch.zeros(3, 1), exact=torch.zeros(3, 2, dtype=torch.bool))
+
+
+def test_an_exact_pair_is_made_before_any_other_however_far_the_rest_lies() -> None:
+    """The first candidate is the first example and far from the second; the other is near both."""
+    errors = np.array([[0.0, 1e12], [1e-3, 2e-3]])
+    rows, columns = best_pairs(errors, exact=errors == 0)
+    assert dict(zip(rows.tolist(), columns.tolist(), strict=True)) == {0: 0, 1: 1}

@@ -251,6 +251,7 @@ def test_scores_that_are_no_numbers_are_not_below_anything(new_log):
     alone = judge(new_log().add_images("a", [nan, 10.0]))
     assert alone.outcome == "not_measured"
     assert alone.headline == "The scores of every attack are no numbers, so nothing was measured."
+    assert "Not counted, for its scores are no numbers: a." in alone.details
     beside = judge(new_log().add_images("a", [nan, 10.0]).add_images("b", [10.0, 10.0]))
     assert beside.badge == "Not shown by this attack"
     assert "Not counted, for its scores are no numbers: a." in beside.details
@@ -299,3 +300,70 @@ def test_labels_are_compared_batch_by_batch(new_log, found, guess, level):
         builder.add_images("prior_only", [10.0] * 20, seed=seed, batch_scores={"label_accuracy": theirs})
         builder.add_images("invert", [10.0] * 20, seed=seed, batch_scores={"label_accuracy": mine})
     assert judge(builder).level == level
+
+
+def test_a_single_image_has_no_mean_and_no_interval(new_log):
+    found = judge(new_log().add_images("invert", [13.0], guess=10.0))
+    assert found.details[0] == (
+        "PSNR of invert: 13.0 dB, against 10.0 dB for the best guess without any update."
+    )
+
+
+def test_two_images_have_both_and_equal_ones_say_so(new_log):
+    found = judge(
+        new_log(seeds=(0, 1)).add_images("invert", [13.0], seed=0).add_images("invert", [13.0], seed=1)
+    )
+    assert found.details[:2] == (
+        "Mean PSNR of invert: 13.0 dB (all equal), against 10.0 dB (all equal) for the best guess without "
+        "any update.",
+        "Measured on 2 images in 2 batches, one for each seed.",
+    )
+
+
+@pytest.mark.parametrize(("count", "selves"), [(1, "image itself"), (2, "images themselves")])
+def test_features_that_are_better_than_the_mean_feature(new_log, count, selves):
+    scores, guess = [{"relative_error": 0.5, "exact": 0.0}] * count, {"relative_error": 1.0, "exact": 0.0}
+    found = judge(new_log().add("analytic", scores, guess=guess, space="fc1"))
+    assert (found.level, found.headline) == (
+        "some",
+        "A curious server rebuilds the features that enter layer 'fc1' better than guessing from one update, "
+        f"but not the {selves}.",
+    )
+    assert found.details[0].endswith("for the mean feature.")
+
+
+def test_a_copy_needs_no_guess_beside_it(new_log):
+    found = judge(new_log().add("invert", [{"psnr": 100.0, "exact": 1.0}], guess={}))
+    assert found.headline == "A curious server recovers 1 of 1 image exactly from one update."
+    assert found.details[0] == "PSNR of invert: 100.0 dB. The log holds no baseline to compare it with."
+
+
+def test_single_features_far_ahead_are_no_images(new_log):
+    """One of four is far better than the mean feature, the others are worse: nothing to tell about images."""
+    scores = [{"relative_error": value, "exact": 0.0} for value in (0.1, 1.1, 1.1, 1.1)]
+    guess = {"relative_error": 1.0, "exact": 0.0}
+    assert judge(new_log().add("analytic", scores, guess=guess, space="fc1")).level == "none_shown"
+
+
+@pytest.mark.parametrize(
+    ("grants", "guess", "told"),
+    [
+        ((), 0.3, ["It also infers 95 % of the labels (the baseline 30 %)."]),
+        ((), None, ["It also infers 95 % of the labels (this log has no baseline for labels)."]),
+        (("labels",), 0.3, []),
+    ],
+)
+def test_labels_are_told_beside_images_unless_they_were_given(new_log, grants, guess, told):
+    builder = new_log(grants=grants)
+    if guess is not None:
+        builder.add_images("prior_only", [10.0] * 20, batch_scores={"label_accuracy": guess})
+    builder.add_images("invert", [100.0] * 20, batch_scores={"label_accuracy": 0.95})
+    assert [said for said in judge(builder).details if "labels" in said] == told
+
+
+def test_labels_that_are_the_finding_are_told_once(new_log):
+    builder = new_log()
+    builder.add_images("prior_only", [10.0] * 20, batch_scores={"label_accuracy": 0.3})
+    builder.add_images("invert", [10.0] * 20, batch_scores={"label_accuracy": 0.95})
+    found = judge(builder)
+    assert "95 % of the labels" in found.headline and not any("labels" in said for said in found.details)
