@@ -255,9 +255,13 @@ def test_bad_settings_get_a_clear_word(
         ({"start": "gausian"}, "did you mean 'gaussian'"),
         ({"distance": "l7"}, "unknown distance 'l7'"),
         ({"tv_kind": "round"}, "unknown tv_kind"),
-        ({"assume": {"learning_rate": 1.0}}, "unknown setting in assume 'learning_rate'"),
     ],
 )
 def test_bad_names_and_weights_get_a_clear_word(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         inverting_gradients(**settings)
+
+
+def test_an_unknown_assumption_is_named_as_unknown_settings_are() -> None:
+    with pytest.raises(SpecError, match="unknown setting of assume 'learning_rate'"):
+        inverting_gradients(assume={"learning_rate": 1.0})
