@@ -21,7 +21,7 @@ from seepage.attacks.parts.inversion.relaxed_labels import start_labels
 from seepage.attacks.parts.inversion.search import Solution
 from seepage.attacks.see_through_gradients import see_through_gradients
 from seepage.attacks.tag import tag
-from seepage.errors import NotApplicable
+from seepage.errors import NotApplicable, SpecError
 from seepage.types import Batch, Exchange, InputSpec, Knowledge, LocalTraining, Modality
 
 from .setting import (
