@@ -16,7 +16,7 @@ from seepage.attacks.base import Attack, PerUpdateAttack
 from seepage.attacks.prior_only import PriorOnly
 from seepage.auditor import pairing
 from seepage.auditor.pairing import pair
-from seepage.auditor.scoring import Scored, score
+from seepage.auditor.scoring import Scored, read_text, score
 from seepage.auditor.views import Views
 from seepage.errors import DataError
 from seepage.federation import THREATS, Played, play
@@ -395,3 +395,8 @@ def test_columns_of_rows_that_nobody_found_are_not_right() -> None:
     public = Batch(torch.zeros(4, 64), torch.arange(4))
     found = scored(Reconstruction(values=rows.inputs[:1]), honest([[rows]]), spec, public)
     assert [(column.right, column.guessed, column.examples) for column in found.columns] == [(1, 0, 3)] * 64
+
+
+def test_token_ids_are_read_as_words() -> None:
+    spec = InputSpec(modality=Modality.TEXT, shape=(5,), num_classes=2, tokens=("<pad>", "a", "bee", "sea"))
+    assert read_text(torch.tensor([3, 1, 0, 4, 9]), spec) == "sea a #4 #9"  # 0 is padding, 4 has no word

@@ -99,3 +99,12 @@ def test_an_exact_pair_is_made_before_any_other_however_far_the_rest_lies() -> N
     errors = np.array([[0.0, 1e12], [1e-3, 2e-3]])
     rows, columns = best_pairs(errors, exact=errors == 0)
     assert dict(zip(rows.tolist(), columns.tolist(), strict=True)) == {0: 0, 1: 1}
+
+
+def test_a_chain_of_examples_that_several_candidates_match() -> None:
+    """Two exact pairs can be made in three ways. That the second candidate may stay without its exact pair
+    shows only two steps further on: the first wants its example, and the third the first one's other."""
+    errors = np.array([[0.4, 0.7, 0.5], [0.5, 0.3, 0.9], [0.9, 0.6, 0.2]])
+    exact = np.array([[True, False, True], [True, False, False], [False, False, True]])
+    rows, columns = best_pairs(errors, exact=exact)
+    assert dict(zip(rows.tolist(), columns.tolist(), strict=True)) == {0: 0, 1: 1, 2: 2}
