@@ -152,11 +152,11 @@ def test_rounds_with_the_same_examples_are_one_and_fresh_ones_are_not() -> None:
         scored(Reconstruction(values=values), fresh)
 
 
-def overlapping(batches: Sequence[Batch]) -> Played:
-    """First both clients in one aggregate, then the second alone."""
+def overlapping(batches: Sequence[Batch], *, alone: int = 1) -> Played:
+    """Two rounds: both clients in one aggregate, and the second alone in round `alone`."""
 
     def craft(model: nn.Module, history: Sequence[Exchange]) -> Crafted | None:
-        return Crafted(model, clients=None if not history else (1,))
+        return Crafted(model, clients=(1,) if len(history) == alone else None)
 
     threat = THREATS["malicious_server"]
     return play(
@@ -202,6 +202,7 @@ def test_a_thousand_clients_are_a_thousand_small_problems(monkeypatch: pytest.Mo
 
 
 def layered(scale: float) -> nn.Module:
+    torch.manual_seed(2)  # with some weights all six features of a digit are 0, and have no relative error
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10))
     with torch.no_grad():
         model[1].weight.mul_(scale)
@@ -363,7 +364,8 @@ def test_candidates_are_held_to_the_value_range_and_to_raw_units() -> None:
     assert exact_examples(scored(same, played, spec)) == []
 
 
-def test_of_several_exchanges_a_guess_counts_where_it_is_exact() -> None:
+@pytest.mark.parametrize("alone", [0, 1])
+def test_of_several_exchanges_a_guess_counts_where_it_is_exact(alone: int) -> None:
     """Beside the first client the second one's example has to take the other guess: nearer in the mean, but a
     pixel is off. Alone it takes the exact one."""
     grey = torch.full((1, 1, 8, 8), 0.5)
@@ -371,7 +373,7 @@ def test_of_several_exchanges_a_guess_counts_where_it_is_exact() -> None:
     spotted[0, 0, 0, 0] += 2e-3
     batches = [Batch(values, torch.zeros(1, dtype=torch.long)) for values in (shifted, grey)]
     guesses = Reconstruction(values=torch.cat([shifted, spotted]), shared=True)
-    found = pair(guesses, guesses.values, Views(overlapping(batches), SPEC, "input", 1e-3))
+    found = pair(guesses, guesses.values, Views(overlapping(batches, alone=alone), SPEC, "input", 1e-3))
     assert found.exact.tolist() == [True, True]
     assert found.candidate.tolist() == [0, 0] and found.exchange.tolist() == [0, 1]
     assert found.right.tolist() == [True, False] and found.held.tolist() == [True, True]
@@ -387,14 +389,74 @@ def test_an_example_without_a_candidate_is_claimed_by_nobody() -> None:
 
 
 def test_columns_of_rows_that_nobody_found_are_not_right() -> None:
-    """The flat guess stands in for such a row, and is right here."""
+    """The flat guess stands in for such a row, and is right here. In no public row is every column right, but
+    in every column the most common public value is."""
     spec = InputSpec(
         modality=Modality.TABULAR, shape=(64,), num_classes=10, value_range=(0.0, 1.0), spread=(1.0,) * 64
     )
-    rows = Batch(torch.full((3, 64), 0.5), torch.arange(3))
-    public = Batch(torch.zeros(4, 64), torch.arange(4))
+    rows = Batch(torch.full((3, 64), 0.5), torch.tensor([0, 2, 2]))
+    public = Batch(0.5 * (torch.arange(64) % 4 != torch.arange(4)[:, None]), torch.arange(4))
     found = scored(Reconstruction(values=rows.inputs[:1]), honest([[rows]]), spec, public)
-    assert [(column.right, column.guessed, column.examples) for column in found.columns] == [(1, 0, 3)] * 64
+    assert [(column.right, column.guessed, column.examples) for column in found.columns] == [(1, 3, 3)] * 64
+    assert found.true_label_counts.tolist() == [1, 0, 2] + [0] * 7
+
+
+def test_a_grey_example_that_nobody_guessed_is_no_exact_guess() -> None:
+    grey = Batch(torch.full((1, 1, 8, 8), 0.5), torch.zeros(1, dtype=torch.long))
+    nothing = Reconstruction(values=grey.inputs[:0], shared=True)
+    found = score(
+        Reconstruction(values=grey.inputs),
+        honest([[grey]]),
+        SPEC,
+        guesses=nothing,
+        public=None,
+        honest=MODEL,
+        tolerance=1e-3,
+    )
+    assert [(e.scores["exact"], e.baseline["exact"], e.baseline["psnr"]) for e in found.examples] == [
+        (1, 0, 100)
+    ]
+
+
+@pytest.mark.parametrize("public", [None, PUBLIC.select(slice(0, 0)), PUBLIC.select(slice(0, 1)), PUBLIC])
+def test_features_are_guessed_as_the_mean_public_one_or_as_zero(public: Batch | None) -> None:
+    model, batch = layered(1.0), PUBLIC.select(slice(0, 1))
+    played = play(
+        None, model, lambda _: [batch], step=silent, threat=THREATS["honest_but_curious"], max_rounds=1
+    )
+    own = model[:3](batch.inputs).detach()
+    guess = model[:3](public.inputs).mean(0).detach() if public is not None and len(public) else 0 * own
+    found = score(
+        Reconstruction(values=own, space="3"),
+        played,
+        SPEC,
+        guesses=PriorOnly().run(played.exchanges, KNOWN),
+        public=public,
+        honest=model,
+        tolerance=1e-3,
+    )
+    (example,) = found.examples
+    expected = float((guess - own).norm() / own.norm())
+    assert example.baseline["relative_error"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert example.baseline["exact"] == float(expected < 1e-6)  # of the one public example itself
+
+
+def test_texts_are_kept_beside_their_reconstruction() -> None:
+    spec = InputSpec(
+        modality=Modality.TEXT, shape=(3,), num_classes=10, value_range=None, tokens=("<pad>", "a", "bee")
+    )
+    model = nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(6, 10))
+    batch = Batch(torch.tensor([[1, 2, 0], [2, 2, 1]]), torch.arange(2))
+    played = play(
+        None, model, lambda _: [batch], step=silent, threat=THREATS["honest_but_curious"], max_rounds=1
+    )
+    result = Reconstruction(values=torch.tensor([[2, 2, 2]]))
+    found = score(result, played, spec, guesses=result, public=None, honest=model, tolerance=1e-3)
+    assert [(e.truth_text, e.reconstruction_text) for e in found.examples] == [
+        ("a bee", None),
+        ("bee bee a", "bee bee bee"),
+    ]
+    assert found.columns == ()
 
 
 def test_token_ids_are_read_as_words() -> None:
