@@ -47,6 +47,8 @@ class Candidates:
     """Range of the values; None: unknown."""
     all_agree: bool
     """Every active row of the layer shows the same."""
+    accidents: float = 0.0
+    """Mixtures expected to be points of an alphabet by accident; see `codes.Snapped`."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def vouch(
         moved=candidates.bound,
     )
     labeller = Labeller(signals, kappa=kappa)
-    labelled = labeller.label(readings, certain=certain)
+    labelled = labeller.label(readings, certain=certain, accidents=candidates.accidents)
     if labelled is None:
         return Claims.none(count)
     fits = torch.tensor([len(labels) > 0 for labels in labelled.match.labels], device=observed.device)

@@ -204,11 +204,11 @@ def _claims(
         weights=(weights[0], weights[1], signals.precision) if differs else None,
     )
     on_alphabet, spoiled, unit = decoded.on_alphabet, torch.zeros_like(decoded.on_alphabet), None
-    features, snapped = decoded.features, decoded.features
+    features, snapped, accidents = decoded.features, decoded.features, 0.0
     if layer.reads == "input":
         grid = on_the_grid(features, bound, spec)
         on_alphabet, spoiled, snapped = grid.exact, grid.spoiled, grid.features
-        unit = _unit(spec)
+        unit, accidents = _unit(spec), float(grid.accident.sum())
         if layer_now != layer:  # a crafted pass-through stands before it
             features = layer_reads(model, layer_now, decoded.values.to(weights[0].dtype)).to(features)
     claims = vouch(
@@ -221,6 +221,7 @@ def _claims(
             bound=bound,
             unit=unit,
             all_agree=alone and k == 1 and int(readings.support[0]) == readings.counts.active,
+            accidents=accidents,
         ),
         gradient,
         signals,

@@ -37,13 +37,16 @@ class Certifier:
     def scale(self) -> Scale | None:
         return self.labeller.scale
 
-    def certify(self, readings: Readings, known: Found, active: Tensor, *, bent: bool = False) -> Found:
+    def certify(
+        self, readings: Readings, known: Found, active: Tensor, *, bent: bool = False, accidents: float = 0.0
+    ) -> Found:
         """Those for which some label's backward signal is what was received; `active` (N,) bool.
 
         bent: of those on an alphabet, also where a deeper ReLU near 0 changed the signal by a few percent.
+        accidents: as `Labeller.label` has it.
         """
         first = self.scale is None
-        labelled = self.labeller.label(readings, bent=bent)
+        labelled = self.labeller.label(readings, bent=bent, accidents=accidents)
         if labelled is None or self.scale is None:
             return self._nothing()
         if not first:

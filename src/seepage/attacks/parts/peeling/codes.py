@@ -49,6 +49,8 @@ class Snapped:
     spoiled: Tensor
     """(k,) bool: most values lie on the alphabet, but not all: a mean of examples that are nearly alike, or
     one example that noise has changed. Nobody can vouch for it."""
+    accident: Tensor
+    """(k,) how probably one that is spoiled would have looked exact by accident; 0 for the others."""
 
 
 class Code(Protocol):
@@ -60,8 +62,11 @@ class Code(Protocol):
     def bounds(self) -> tuple[Tensor, Tensor] | None:
         """Least and greatest value the layer can read, one for each group of columns; None: unknown."""
 
-    def snap(self, readings: Tensor, bound: Tensor | None = None) -> Snapped:
-        """Put each reading (k, m) on the alphabet; rounding may have added `bound` (k,) to any value."""
+    def snap(self, readings: Tensor, bound: Tensor | None = None, noise: Tensor | None = None) -> Snapped:
+        """Put each reading (k, m) on the alphabet.
+
+        The update's rounding may have added `bound` (k,) to any value; computing, `noise` (k,) on average.
+        """
 
     def inputs(self, features: Tensor) -> Tensor | None:
         """(k, *shape) model inputs; None where the layer reads inner features."""
@@ -75,9 +80,8 @@ class RealCode:
     def bounds(self) -> tuple[Tensor, Tensor] | None:
         return None
 
-    def snap(self, readings: Tensor, bound: Tensor | None = None) -> Snapped:
-        nothing = torch.zeros(len(readings), dtype=torch.bool, device=readings.device)
-        return Snapped(readings, nothing, ~nothing, ~nothing, nothing)
+    def snap(self, readings: Tensor, bound: Tensor | None = None, noise: Tensor | None = None) -> Snapped:
+        return _unknown(readings)
 
     def inputs(self, features: Tensor) -> Tensor | None:
         return None
@@ -111,24 +115,26 @@ class NumberCode:
         inputs = features if self.decode is None else self.decode(features)
         return inputs.reshape(-1, *self.spec.shape)
 
-    def snap(self, readings: Tensor, bound: Tensor | None = None) -> Snapped:
+    def snap(self, readings: Tensor, bound: Tensor | None = None, noise: Tensor | None = None) -> Snapped:
         if self.spec.value_range is None or not len(readings):
-            nothing = torch.zeros(len(readings), dtype=torch.bool, device=readings.device)
-            return Snapped(readings, nothing, ~nothing, ~nothing, nothing)
+            return _unknown(readings)
         inputs = self.inputs(readings)
         assert inputs is not None
         low, high = self.spec.value_range
         unit = (self.spec.to_raw(inputs).flatten(1) - low) / (high - low)  # (k, values) in [0, 1]
         possible = (unit > -_OUT_OF_RANGE).all(1) & (unit < 1 + _OUT_OF_RANGE).all(1)
-        off = _NO_BOUND if bound is None else bound * self._gain(readings)
-        tried = [(levels, *on_grid(unit, levels, off)) for levels in self.levels]
-        levels, exact, undecided, _ = max(tried, key=lambda each: int(each[1].sum()))
-        spoiled = torch.stack([each[3] for each in tried]).any(0) & ~exact
+        gain = self._gain(readings)
+        off = _NO_BOUND if bound is None else bound * gain
+        tried = {n: on_grid(unit, n, off, 0.0 if noise is None else noise * gain) for n in self.levels}
+        levels, best = max(tried.items(), key=lambda each: int(each[1].exact.sum()))
+        exact = best.exact
+        spoiled = torch.stack([each.spoiled for each in tried.values()]).any(0) & ~exact
+        accident = torch.where(spoiled, best.chance.double(), 0.0)
         if exact.any():
             self.levels = (levels,)
         snapped = (unit * levels).round_().clamp_(0, levels).div_(levels)
         features = self._features(snapped.mul_(high - low).add_(low), readings, exact)
-        return Snapped(features, exact, possible | exact, undecided, spoiled)
+        return Snapped(features, exact, possible | exact, best.undecided, spoiled, accident * possible)
 
     def _gain(self, like: Tensor) -> float:
         """By how much a change of what the layer reads changes a value, as a share of the range, at most."""
@@ -182,10 +188,9 @@ class TokenCode:
     def inputs(self, features: Tensor) -> Tensor | None:
         return self.tokens(features)[0].reshape(-1, *self.spec.shape)
 
-    def snap(self, readings: Tensor, bound: Tensor | None = None) -> Snapped:
+    def snap(self, readings: Tensor, bound: Tensor | None = None, noise: Tensor | None = None) -> Snapped:
         if not len(readings):
-            nothing = torch.zeros(0, dtype=torch.bool, device=readings.device)
-            return Snapped(readings, nothing, nothing, nothing, nothing)
+            return _unknown(readings)
         parts = readings.reshape(len(readings), -1, self.table.shape[1])
         # A few positions rule most mixtures out before all are looked up.
         _, probe = self.tokens(parts[:, :: max(1, parts.shape[1] // _PROBED)].flatten(1))
@@ -199,7 +204,13 @@ class TokenCode:
             features = readings.clone()
             features[likely[sure]] = self.table[ids[sure]].flatten(1)
         no = torch.zeros_like(exact)
-        return Snapped(features, exact, exact, no, no)
+        return Snapped(features, exact, exact, no, no, no.double())
+
+
+def _unknown(readings: Tensor) -> Snapped:
+    """Nothing is known of an alphabet, so nothing is ruled out."""
+    no = torch.zeros(len(readings), dtype=torch.bool, device=readings.device)
+    return Snapped(readings, exact=no, possible=~no, undecided=~no, spoiled=no, accident=no.double())
 
 
 def choose_code(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -18,20 +20,35 @@ _MANY_VALUES = 60
 _MEAN_OFF = 0.12
 """... and so near on average. Values of a finer grid (thirds of a step: mean of three 8-bit channels) also
 stay within _WORST_OFF, but lie 0.22 of a step off on average; noise that may be rounded away stays below."""
-_STANDS_OUT = 20.0
-"""Times the mean distance from the grid that any value may be off: the largest of thousands of normal errors
-is 5 times their mean, that of errors in the shape of another picture up to 10 times."""
 _SURE = 10.0
-"""Times the rounding that it may be off in any case: errors that are mostly 0 have a small mean."""
+"""Times the update's rounding that a value may be off: beyond, it is no rounding."""
+WORST_VALUE = 5.0
+"""The largest error of some hundred to some thousand values, in root mean squares: 1 in 2e6 normal ones is
+larger."""
 _MOST_ON = 0.6
 """Share of the values on the grid from which on the data are taken to be written in it: midway between the
 fifth that lies there by chance and all."""
 
 
-def on_grid(unit: Tensor, levels: int, bound: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-    """(k,) on the grid of k / levels; (k,) too few different values inside the range to tell; (k,) spoiled.
+@dataclass(frozen=True)
+class OnGrid:
+    """What a grid says about readings, all (k,)."""
 
-    bound: what rounding may have added to any value.
+    exact: Tensor
+    """bool: on the grid."""
+    undecided: Tensor
+    """bool: too few different values inside the range to tell."""
+    spoiled: Tensor
+    """bool: most values lie on it, but not all."""
+    chance: Tensor
+    """That a mixture of nearly alike ones which is read as finely as this lies on the grid by accident."""
+
+
+def on_grid(unit: Tensor, levels: int, bound: Tensor | float, noise: Tensor | float = 0.0) -> OnGrid:
+    """Readings (k, m) in [0, 1] on the grid of k / levels.
+
+    bound: what the update's rounding may have added to any value; noise: root mean square of what computing
+    may have added, which the examples that were taken away before bring along.
     """
     steps = unit * levels
     nearest = steps.round().clamp_(0, levels)
@@ -47,9 +64,21 @@ def on_grid(unit: Tensor, levels: int, bound: Tensor | float) -> tuple[Tensor, T
     steps_off = torch.as_tensor(bound, device=unit.device) * levels
     # What rounding moved further than this may have come from the next level, and still look near.
     settled = steps_off < 1 - _WORST_OFF
-    # One that stands out among values that are otherwise nearly exact is no noise: it is where two that are
-    # nearly alike differ, and their weights in the mixture put it anywhere.
-    usual = (far * inside).sum(1) / inside.sum(1).clamp_min(1)
-    settled = settled & (far.amax(1) <= torch.maximum(_STANDS_OUT * usual, _SURE * steps_off))
+    # Values that are off by more are evidence only if they are off each in its own way, as noise is. A few,
+    # or many that are off by the same, are where two that are nearly alike differ. One number, the weight of
+    # the two, puts them all there, and near a whole number of steps in one of five mixtures: x + 2 (y - x).
+    rounding = torch.maximum(_SURE * steps_off, WORST_VALUE * levels * torch.as_tensor(noise).to(steps_off))
+    beyond = _different(far, rounding)
+    settled = settled & ((beyond == 0) | (beyond >= _GRID_VALUES))
     spoiled = (different >= _GRID_VALUES) & (off < (1 - _MOST_ON) * inside.sum(1))
-    return on & (far <= _WORST_OFF).all(1) & settled, different < _GRID_VALUES, spoiled
+    exact = on & (far <= _WORST_OFF).all(1) & settled
+    chance = (2 * rounding).clamp(max=1.0).expand(len(unit))
+    return OnGrid(exact, different < _GRID_VALUES, spoiled & ~exact, chance)
+
+
+def _different(far: Tensor, least: Tensor) -> Tensor:
+    """(k,) how many different distances (k, m) there are beyond `least` (k,), told apart by as much."""
+    width = least.to(far).clamp_min(torch.finfo(far.dtype).tiny).reshape(-1, 1)
+    ordered = (far / width).floor_().sort(dim=1).values  # 0: within `least`
+    first = (ordered[:, 0] > 0).long()
+    return first + (ordered.diff(dim=1) > 0).sum(1)

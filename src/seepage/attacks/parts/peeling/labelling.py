@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.peeling.match import AMBIGUOUS, Match, Scale, find_scale, match_labels
-from seepage.attacks.parts.peeling.readings import Readings, too_many_by_chance
+from seepage.attacks.parts.peeling.match import AMBIGUOUS, Match, Scale, find_scale, label_sets, match_labels
+from seepage.attacks.parts.peeling.readings import Readings, improbable, too_many_by_chance
 from seepage.attacks.parts.peeling.signals import BackwardSignals
 
 _LOOSEST, _LOOSE, _TIGHT = 3e-2, 1e-3, 5e-6
@@ -45,11 +45,14 @@ class Labeller:
         self.expected = kappa
         self.scale: Scale | None = None
 
-    def label(self, readings: Readings, *, bent: bool = False, certain: bool = True) -> Labelled | None:
+    def label(
+        self, readings: Readings, *, bent: bool = False, certain: bool = True, accidents: float = 0.0
+    ) -> Labelled | None:
         """None: no reading can be compared, or no common factor is to be had.
 
         bent: of those on an alphabet, also where a deeper ReLU near 0 changed the signal by a few percent.
         certain: those on an alphabet also where the model is certain of its prediction.
+        accidents: mixtures expected to lie on the alphabet by accident, of all that were read.
         """
         if len(readings) == 0:
             return None
@@ -67,25 +70,28 @@ class Labeller:
             if self.scale is None:
                 return None
             readings = readings.rescaled(self.scale.kappa)
-        return Labelled(readings, self._match(readings, predicted, bent=bent))
+        return Labelled(readings, self._match(readings, predicted, bent=bent, accidents=accidents))
 
-    def _match(self, readings: Readings, predicted: Tensor, *, bent: bool) -> Match:
+    def _match(self, readings: Readings, predicted: Tensor, *, bent: bool, accidents: float) -> Match:
         """Those of the readings whose bias gradient is that of some label (or of copies)."""
         evident = _evident(readings)
         size = predicted.abs().amax(1)
         rounding = (5 * (self.signals.rounding + readings.noise / size)).nan_to_num(nan=0.0)
         tight = rounding.clamp(max=_TIGHT)
+        labels = predicted.shape[1]
+        loose = improbable(_LOOSEST if bent else _LOOSE, accidents * labels)
+        believed = readings.exact & (tight <= improbable(_TIGHT, accidents * label_sets(labels)))
         weak = not too_many_by_chance(predicted, readings.bias, tight, ~evident)
         return match_labels(
             predicted,
             readings.bias,
             torch.where(
                 readings.exact,
-                rounding.clamp(_LOOSEST if bent else _LOOSE, _LOOSEST),
+                rounding.clamp(loose, _LOOSEST),
                 torch.where(evident, _LOOSE, tight if weak else -1.0),
             ),
             # Off the alphabet, two that are nearly alike cannot be told from two copies of their mean.
-            copies=torch.where(readings.exact, tight, 0.0),
+            copies=torch.where(believed, tight, 0.0),
             clear=_BENT_CLEAR if bent else AMBIGUOUS,
         )
 

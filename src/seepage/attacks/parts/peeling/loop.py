@@ -105,7 +105,9 @@ class Peeling:
         return self.reader.distinct(self.reader.read(rows, self.found), self.found)
 
     def _certify(self, readings: Readings, *, bent: bool = False) -> Found:
-        new = self.certifier.certify(readings, self.found, self.active, bent=bent)
+        new = self.certifier.certify(
+            readings, self.found, self.active, bent=bent, accidents=self.reader.accidents
+        )
         new.round += self.rounds
         return new
 

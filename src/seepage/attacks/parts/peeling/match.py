@@ -145,6 +145,15 @@ def _clear(distance: Tensor, best: Tensor, factor: float) -> Tensor:
     return second >= factor * best
 
 
+def label_sets(labels: int) -> int:
+    """How many sets of labels are tried for copies.
+
+    >>> label_sets(2)       # 00 01 11, 000 001 011 111
+    7
+    """
+    return sum(math.comb(labels + copies - 1, copies) for copies in range(2, _MOST_COPIES + 1))
+
+
 def _several(
     predicted: Tensor, observed: Tensor, scale: Tensor, tolerance: float
 ) -> tuple[tuple[int, ...], Tensor] | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.parts.peeling.codes import Code
+from seepage.attacks.parts.peeling.grid import WORST_VALUE
 from seepage.attacks.parts.peeling.loop import NOISE, Peeling
 from seepage.attacks.parts.peeling.match import SAME_SCALE, Scale
 from seepage.attacks.parts.peeling.residual import Found, row_norms
@@ -19,10 +20,6 @@ from seepage.attacks.parts.precision import EXACT
 
 _STILL_EXPLAINED = 2e-3
 """Share of its contribution that may be left at an example's own row: beyond, the reading is contradicted."""
-
-_WORST_VALUE = 5.0
-"""The largest error of some hundred to some thousand values, in root mean squares: 1 in 2e6 normal ones is
-larger."""
 
 _MOST_CONTRADICTED = 0.25
 """Share of the readings on no alphabet that may be contradicted: where more are, what was taken away was not
@@ -89,7 +86,7 @@ def _accurate(found: Found, code: Code) -> Tensor:
     unit = (
         found.features.abs().amax(1) if bounds is None else (bounds[1] - bounds[0]).min().to(found.features)
     )
-    accurate: Tensor = _WORST_VALUE * found.error * typical <= EXACT * unit
+    accurate: Tensor = WORST_VALUE * found.error * typical <= EXACT * unit
     return accurate
 
 

@@ -35,6 +35,8 @@ class RowReader:
         self.residual = residual
         self.code = code
         self.signals = signals
+        self.accidents = 0.0
+        """Mixtures of nearly alike examples expected to look exact by accident, of all that were read."""
         columns = residual.weight.shape[1]
         generator = torch.Generator().manual_seed(residual.seed)
         self.projection = torch.randn(columns, _SKETCH, generator=generator).to(residual.weight)
@@ -55,7 +57,7 @@ class RowReader:
         support = support.to(kept.device)
         parts: list[Readings] = []
         seen = _ALPHABET if bool(found.exact.any()) else 0
-        for which, snapped, moved in self._snapped(rows.index[kept], rows.bias[kept], found):
+        for which, snapped, moved in self._snapped(rows.index[kept], rows.bias[kept], error[kept], found):
             i = kept[which]
             part = Readings(
                 row=rows.index[i],
@@ -84,13 +86,16 @@ class RowReader:
         slack = (high - low) * (1e-3 + 5 * error).unsqueeze(1)
         return ((rows.scan.low >= low - slack) & (rows.scan.high <= high + slack)).all(1)
 
-    def _snapped(self, rows: Tensor, bias: Tensor, found: Found) -> Iterator[tuple[Tensor, Snapped, Tensor]]:
+    def _snapped(
+        self, rows: Tensor, bias: Tensor, error: Tensor, found: Found
+    ) -> Iterator[tuple[Tensor, Snapped, Tensor]]:
         """Positions in `rows`, what is read there on the alphabet, and how far that is; a few at a time."""
         columns = self.residual.weight.shape[1] * self.residual.weight.element_size()
         for which in torch.arange(len(rows), device=rows.device).split(max(1, _CHUNK_BYTES // columns)):
             read = self.residual.weights(rows[which], found).div_(bias[which].unsqueeze(1))
-            snapped = self.code.snap(read, self.residual.value_bound(rows[which], bias[which], read))
-            size = row_norms(read)
+            size, bound = row_norms(read), self.residual.value_bound(rows[which], bias[which], read)
+            snapped = self.code.snap(read, bound, error[which] * size / read.shape[1] ** 0.5)
+            self.accidents += float(snapped.accident.sum())
             yield which, snapped, row_norms(snapped.features - read) / size
 
     def distinct(self, readings: Readings, found: Found) -> Readings:

@@ -78,3 +78,15 @@ def too_many_by_chance(predicted: Tensor, observed: Tensor, tolerance: Tensor, w
     distance = (predicted - observed.unsqueeze(1)).abs()[which]
     accidents = ((distance > narrow) & (distance <= 100 * narrow)).sum()
     return int(accidents) / 100 > _ACCIDENTS
+
+
+def improbable(tolerance: float, trials: float) -> float:
+    """The tolerance, or the smaller one within which none of so many wrong signals would be by accident.
+
+    trials: mixtures on the alphabet times labels. A signal that has nothing to do with the observed one is
+    within t of it, as a share of the largest, with a probability of about 2 t.
+
+    >>> improbable(1e-3, 0.1), improbable(1e-3, 100.0)
+    (0.001, 0.0001)
+    """
+    return min(tolerance, _ACCIDENTS / (2 * trials)) if trials > 0 else tolerance
