@@ -30,6 +30,7 @@ from seepage.attacks.parts.peeling.residual import Residual, delta_rounding
 from seepage.attacks.parts.peeling.signals import BackwardSignals
 from seepage.attacks.parts.plain import plain_readings
 from seepage.attacks.parts.reversible import inputs_of
+from seepage.attacks.parts.rows import rows_once
 from seepage.attacks.parts.union import unite
 from seepage.errors import NotApplicable
 from seepage.types import (
@@ -198,10 +199,12 @@ def _candidates(peeling: Peeling, outcome: Outcome) -> _Candidates:
             found.features,
             outcome.certified,
             1.0 / (1.0 + found.mismatch / _CLAIM) * outcome.certified,
-            found.support if int(found.support.sum()) <= active else torch.ones_like(found.support),
+            rows_once(found.support, active),
         )
     unclaimed = torch.zeros(len(first), dtype=torch.bool, device=first.row.device)
-    return _Candidates(first.features, unclaimed, torch.zeros_like(first.error), first.support)
+    return _Candidates(
+        first.features, unclaimed, torch.zeros_like(first.error), rows_once(first.support, active)
+    )
 
 
 def _label_counts(

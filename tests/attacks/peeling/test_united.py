@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.attacks.peeling.builders import errors, sent
+from tests.attacks.peeling.builders import errors, patterned, sent
 from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS
+from seepage.attacks.exact_extraction import exact_extraction
 from seepage.attacks.parts.union import merge_claims, unite
 from seepage.metrics import extraction_scores
 from seepage.metrics.exact import EXACT_TOLERANCE
@@ -121,6 +122,17 @@ def test_no_more_rows_are_counted_than_were_active(active: int, supports: list[i
     better = reading([[0.1, 0.2]], [True], [2], active=active)
     plain = reading([[0.3, 0.3], [0.9, 0.9]], [False, False], [2, 2], active=active)
     assert unite(better, plain, SPEC).support.tolist() == supports
+
+
+@pytest.mark.parametrize("labels", [(2, 1), (2, 2)])
+def test_copies_that_are_more_than_the_rows_share_these(labels: tuple[int, int]) -> None:
+    """Both copies were read from the only active row."""
+    model, batch, spec = patterned([[0]], 1)
+    inputs = (batch.inputs * 255).round() / 255
+    exchange, known = sent(model, Batch(inputs.repeat(2, 1), torch.tensor(labels)), spec)
+    result = exact_extraction().run([exchange], known)
+    assert len(result) == 2 and result.rows.active == 1
+    assert result.support.tolist() == [1, 0]
 
 
 def test_an_example_that_rows_show_with_different_rounding_is_claimed_once() -> None:

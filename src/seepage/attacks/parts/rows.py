@@ -102,3 +102,18 @@ def representatives(groups: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
     best = torch.empty(len(support), dtype=torch.long)
     best[groups[by_strength]] = by_strength  # later (stronger) rows overwrite earlier ones
     return best, support
+
+
+def rows_once(support: Tensor, active: int) -> Tensor:
+    """Rows behind each candidate (k,), together no more than the `active` ones: a row counts once.
+
+    Copies share their rows, and what is read late shares those of what was taken away before it. Where that
+    counts rows twice each candidate has one, the first ones if there are more candidates than rows.
+
+    >>> rows_once(torch.tensor([2, 1]), 3).tolist(), rows_once(torch.tensor([3, 1, 1]), 2).tolist()
+    ([2, 1], [1, 1, 0])
+    """
+    if int(support.sum()) <= active:
+        return support
+    one = support.clamp(max=1)
+    return torch.where(one.cumsum(0) <= active, one, torch.zeros_like(one))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.parts.precision import EXACT
+from seepage.attacks.parts.rows import rows_once
 from seepage.types import INPUT_SPACE, InputSpec, Reconstruction
 
 _SAME = 1e-6
@@ -89,14 +90,12 @@ def unite(better: Reconstruction, plain: Reconstruction, spec: InputSpec) -> Rec
 
 
 def _supports(better: Reconstruction, more: Reconstruction) -> Tensor:
-    """Rows behind each candidate. A row counts once: together they are no more than the active ones."""
+    """Rows behind each candidate, together no more than the active ones."""
     own, others = _of(better.support), _of(more.support)
     active = 0 if better.rows is None else better.rows.active
     if int(own.sum() + others.sum()) > active:
-        own = torch.minimum(own, torch.ones_like(own))
-    if int(own.sum() + others.sum()) > active:
-        others = torch.minimum(others, torch.ones_like(others))
-        others[max(0, active - int(own.sum())) :] = 0
+        own = rows_once(own.clamp(max=1), active)
+        others = rows_once(others, active - int(own.sum()))
     return torch.cat([own, others.to(own)])
 
 
