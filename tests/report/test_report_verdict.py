@@ -367,3 +367,21 @@ def test_labels_that_are_the_finding_are_told_once(new_log):
     builder.add_images("invert", [10.0] * 20, batch_scores={"label_accuracy": 0.95})
     found = judge(builder)
     assert "95 % of the labels" in found.headline and not any("labels" in said for said in found.details)
+
+
+def test_an_example_without_a_guess_of_its_own_does_not_stand_out(new_log):
+    """Nor does it keep the others from being judged."""
+    scores, guess = (
+        [{"psnr": v, "exact": 0.0} for v in (60.0, 16.0, 9.0, 9.0, 9.0)],
+        {"psnr": 10.0, "exact": 0.0},
+    )
+    found = judge(new_log().add("invert", scores, guess=[{}, guess, guess, guess, guess]))
+    assert found.headline.startswith("A curious server rebuilds 1 of 5 images far better than guessing")
+
+
+def test_a_log_without_the_baseline_is_judged_too(new_log):
+    log = new_log().add_images("invert", [13.0], batch_scores={"label_accuracy": 1.0}).build()
+    attacks = [summary for summary in summarise(log) if summary.attack.name != "prior_only"]
+    found = verdict(log, attacks)
+    assert found.level == "high"
+    assert "It also infers 100 % of the labels (this log has no baseline for labels)." in found.details
