@@ -124,3 +124,34 @@ def test_the_more_mixtures_may_lie_on_the_grid_the_closer_a_label_must_fit() -> 
 
     assert labelled(readings, 0.0) == labelled(readings, 100.0) > 0
     assert labelled(off, 0.0) > 0 == labelled(off, 100.0)
+
+
+class NearlyCertain(BackwardSignals):
+    """Signals at any row where the model is nearly certain of label 0: 5e-4 of those of label 1."""
+
+    def __init__(self) -> None:
+        self.rounding = 2e-6
+
+    def at_one_row(self, features: Tensor, rows: Tensor) -> Tensor:
+        return torch.tensor([[5e-4, 1.0]], dtype=torch.float64).expand(len(rows), 2)
+
+
+def test_a_faint_signal_must_fit_by_its_own_size() -> None:
+    """Off a grid: the second reading is 1.6 times the signal, though only 3e-4 of the largest label's off."""
+    no, few = torch.zeros(2, dtype=torch.bool), torch.full((2,), 1e-7, dtype=torch.float64)
+    readings = Readings(
+        row=torch.arange(2),
+        support=torch.tensor([2, 2]),
+        bias=torch.tensor([5e-4 + 1e-7, 8e-4], dtype=torch.float64),
+        noise=few / 100,
+        error=few,
+        features=torch.zeros(2, 64),
+        exact=no,
+        undecided=~no,
+        spoiled=no,
+        moved=few,
+    )
+    labeller = Labeller(NearlyCertain(), kappa=1.0)
+    labeller.scale = Scale(1.0, 1, 2)
+    found = labeller.label(readings)
+    assert found is not None and found.match.labels == [(0,), ()]

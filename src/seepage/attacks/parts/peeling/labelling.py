@@ -88,12 +88,21 @@ class Labeller:
             torch.where(
                 readings.exact,
                 rounding.clamp(loose, _LOOSEST),
-                torch.where(evident, _LOOSE, tight if weak else -1.0),
+                torch.where(evident, _share(readings.bias / size, rounding), tight if weak else -1.0),
             ),
             # Off the alphabet, two that are nearly alike cannot be told from two copies of their mean.
             copies=torch.where(believed, tight, 0.0),
             clear=_BENT_CLEAR if bent else AMBIGUOUS,
         )
+
+
+def _share(observed: Tensor, rounding: Tensor) -> Tensor:
+    """(k,) what a signal with other evidence than an alphabet may be off by: rounding, or a share of itself.
+
+    Not of the largest label's: where the model is nearly certain, a signal that is a thousandth of that would
+    fit whatever it is, and rows agree on mixtures too, for signals of the same label are then proportional.
+    """
+    return torch.maximum(rounding, observed.abs().nan_to_num(nan=0.0) * _LOOSE).clamp(max=_LOOSE)
 
 
 def _evident(readings: Readings) -> Tensor:
