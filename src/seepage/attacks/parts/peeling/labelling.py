@@ -14,10 +14,12 @@ from torch import Tensor
 from seepage.attacks.parts.peeling.match import AMBIGUOUS, Match, Scale, find_scale, label_sets, match_labels
 from seepage.attacks.parts.peeling.readings import Readings, improbable, too_many_by_chance
 from seepage.attacks.parts.peeling.signals import BackwardSignals
+from seepage.attacks.parts.precision import EXACT
 
 _LOOSEST, _LOOSE, _TIGHT = 3e-2, 1e-3, 5e-6
-"""Mismatch of the bias gradient allowed to readings on an alphabet (if the row is that noisy), to readings
-with other evidence, and to those with none."""
+"""Mismatch of the bias gradient allowed at most to readings on an alphabet (if the row is that noisy), to
+readings with other evidence (likewise), and to those with none. Off an alphabet it is what rounding explains
+and no more: a hundredth of another example in the row may move the bias gradient by as little as 1e-4."""
 _BENT_CLEAR = 2.0
 """Clearer by this factor than any other must the label of a bent signal be. The example itself is proven by
 the alphabet, and where it is alone its signal is taken as observed: a wrong label does little harm."""
@@ -76,33 +78,28 @@ class Labeller:
         """Those of the readings whose bias gradient is that of some label (or of copies)."""
         evident = _evident(readings)
         size = predicted.abs().amax(1)
+        own = (readings.bias.abs() / size).nan_to_num(nan=0.0)
         rounding = (5 * (self.signals.rounding + readings.noise / size)).nan_to_num(nan=0.0)
         tight = rounding.clamp(max=_TIGHT)
         labels = predicted.shape[1]
         loose = improbable(_LOOSEST if bent else _LOOSE, accidents * labels)
         believed = readings.exact & (tight <= improbable(_TIGHT, accidents * label_sets(labels)))
         weak = not too_many_by_chance(predicted, readings.bias, tight, ~evident)
+        # A share of another example moves the signal by a share of itself: to vouch for values to `EXACT`, a
+        # faint signal must fit to as much of itself.
+        off = torch.where(evident, rounding.clamp(_TIGHT, _LOOSE), tight if weak else -1.0)
         return match_labels(
             predicted,
             readings.bias,
             torch.where(
                 readings.exact,
                 rounding.clamp(loose, _LOOSEST),
-                torch.where(evident, _share(readings.bias / size, rounding), tight if weak else -1.0),
+                torch.minimum(off, own * EXACT),
             ),
             # Off the alphabet, two that are nearly alike cannot be told from two copies of their mean.
             copies=torch.where(believed, tight, 0.0),
             clear=_BENT_CLEAR if bent else AMBIGUOUS,
         )
-
-
-def _share(observed: Tensor, rounding: Tensor) -> Tensor:
-    """(k,) what a signal with other evidence than an alphabet may be off by: rounding, or a share of itself.
-
-    Not of the largest label's: where the model is nearly certain, a signal that is a thousandth of that would
-    fit whatever it is, and rows agree on mixtures too, for signals of the same label are then proportional.
-    """
-    return torch.maximum(rounding, observed.abs().nan_to_num(nan=0.0) * _LOOSE).clamp(max=_LOOSE)
 
 
 def _evident(readings: Readings) -> Tensor:
