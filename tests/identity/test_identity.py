@@ -20,6 +20,7 @@ from torch import nn
 
 from seepage.identity import CodeReader, behaviour, digest, state
 from seepage.identity.packages import ABSENT, version
+from seepage.identity.sources import is_own
 from seepage.types import InputSpec, Modality
 
 ROW = InputSpec(modality=Modality.TABULAR, shape=(4,), num_classes=3)
@@ -351,3 +352,10 @@ def test_a_script_resumes_whatever_else_is_edited_in_it(tmp_path: Path) -> None:
     assert cells(SCRIPT, 1) == 2
     assert cells("print  # another line\n" + SCRIPT + "more = 1\n", 2) == 0
     assert cells(SCRIPT.replace(".relu()", ".relu() + 0"), 1) == 2  # the same figures, by other code
+
+
+def test_packages_of_another_environment_on_the_path_are_not_ones_own(tmp_path: Path) -> None:
+    """Or all of torch would be read and hashed as if the user had written it."""
+    for folder in ("lib/python3/site-packages", "lib/python3/dist-packages"):
+        assert not is_own("elsewhere", tmp_path / folder / "elsewhere" / "__init__.py")
+    assert is_own("elsewhere", tmp_path / "src" / "elsewhere" / "__init__.py")

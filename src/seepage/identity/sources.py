@@ -94,12 +94,18 @@ def _find(module: str) -> ModuleSpec | None:
     return spec
 
 
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""What folders of installed packages are called."""
+
+
 def is_own(module: str, file: Path | None) -> bool:
     """The user's or seepage's: neither the standard library's nor an installed package's."""
     top = module.partition(".")[0]
     if top == OURS:
         return True
     if file is None or top in sys.stdlib_module_names:
+        return False
+    if _INSTALLED.intersection(file.parts):  # of another environment, put on the path
         return False
     return not any(file.resolve().is_relative_to(folder) for folder in _installed())
 
