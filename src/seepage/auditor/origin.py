@@ -134,12 +134,15 @@ def again_in_words(reasons: Iterable[str], *, what: str = "cell") -> str:
 
     >>> again_in_words(["", "the attack's code"])
     "1 finished cell is run again, for these changed since: the attack's code."
+    >>> again_in_words(["the model", "the attack's code, the model"])
+    "2 finished cells are run again, for these changed since: the model, the attack's code."
     """
     told = [reason for reason in reasons if reason]
     if not told:
         return ""
     several = f"{len(told)} finished {what}s are" if len(told) > 1 else f"1 finished {what} is"
-    return f"{several} run again, for these changed since: {', '.join(dict.fromkeys(told))}."
+    each = dict.fromkeys(part for reason in told for part in reason.split(", "))
+    return f"{several} run again, for these changed since: {', '.join(each)}."
 
 
 def _defense_code(spec: AuditSpec) -> list[Any]:
