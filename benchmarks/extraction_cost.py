@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from seepage.attacks import ATTACKS
-from seepage.auditor.cost import measure
-from seepage.federation import local_update
-from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Modality
+from seepage.core.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Modality
+from seepage.engine.cost import measure
+from seepage.protocol import local_update
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from seepage.log import SHARE, Estimate, intervals
+from seepage.record import SHARE, Estimate, intervals
 
 Floats = NDArray[np.float64]
 LEAST, MOST = 0.93, 0.99

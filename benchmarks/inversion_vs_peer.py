@@ -35,13 +35,13 @@ from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS
 from seepage.attacks.base import Attack
-from seepage.attacks.parts.inversion.distances import cosine
-from seepage.attacks.parts.inversion.objective import Candidates, update_matching
-from seepage.attacks.parts.inversion.problem import pose_problem
-from seepage.attacks.parts.progress import Progress, listening
-from seepage.federation import local_update
-from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Modality
-from seepage.workloads.models.loading import build_model
+from seepage.attacks.inversion.distances import cosine
+from seepage.attacks.inversion.objective import Candidates, update_matching
+from seepage.attacks.inversion.problem import pose_problem
+from seepage.core.progress import Progress, listening
+from seepage.core.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Modality
+from seepage.models.loading import build_model
+from seepage.protocol import local_update
 
 MEAN = (0.4914672374725342, 0.4822617471218109, 0.4467701315879822)
 STD = (0.24703224003314972, 0.24348513782024384, 0.26158785820007324)

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from seepage.attacks import ATTACKS
-from seepage.federation import local_update
-from seepage.isolation.attack import IsolatedAttack
-from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Modality
+from seepage.core.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Modality
+from seepage.engine.isolation.attack import IsolatedAttack
+from seepage.protocol import local_update
 
 SPEC = InputSpec(modality=Modality.IMAGE, shape=(1, 28, 28), num_classes=10)
 REPEATS = 5

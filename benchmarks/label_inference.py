@@ -19,11 +19,11 @@ import time
 import torch
 from torch import nn
 
-from seepage.attacks.parts.labels import infer_label_counts
-from seepage.federation import local_update
-from seepage.types import Batch, Broadcast, Exchange, Knowledge, LocalTraining
-from seepage.workloads.data import Dataset, load_data, standardised
-from seepage.workloads.models.loading import build_model
+from seepage.core.types import Batch, Broadcast, Exchange, Knowledge, LocalTraining
+from seepage.data import Dataset, load_data, standardised
+from seepage.labels import infer_label_counts
+from seepage.models.loading import build_model
+from seepage.protocol import local_update
 
 SETTINGS = {
     "fedsgd": LocalTraining(),

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.attacks.inverting_gradients import inverting_gradients
-from seepage.federation import local_update
-from seepage.types import Broadcast, Exchange, Knowledge, LocalTraining
-from seepage.workloads.data import load_data
-from seepage.workloads.models.loading import build_model
+from seepage.attacks.inversion.inverting_gradients import inverting_gradients
+from seepage.core.types import Broadcast, Exchange, Knowledge, LocalTraining
+from seepage.data import load_data
+from seepage.models.loading import build_model
+from seepage.protocol import local_update
 
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "lenet": ("lenet_zhu", {}),

@@ -143,7 +143,7 @@ def test_the_written_study_runs_once_model_and_data_are_filled_in(
         text = text.replace(written, small)
     file.write_text(text)
     assert run("tradeoff", "study.toml", "--out", "study", "--jobs", "1") == 0
-    assert "knowing" in (user / "study" / "tradeoff.html").read_text()
+    assert "knowing" in (user / "study" / "report.html").read_text()
 
 
 def test_the_written_spec_runs_once_model_and_data_are_filled_in(user: Path) -> None:
@@ -157,14 +157,14 @@ def test_the_written_spec_runs_once_model_and_data_are_filled_in(user: Path) -> 
 
 def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     from seepage.attacks import ATTACKS
-    from seepage.workloads.data import DATASETS
-    from seepage.workloads.models import MODELS
+    from seepage.data import DATASETS
+    from seepage.models import MODELS
 
     assert run("list", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert {e["name"] for e in found["attacks"]} == set(ATTACKS)
     assert {e["name"] for e in found["models"]} == set(MODELS)
-    assert {e["name"] for e in found["datasets"]} == set(DATASETS)
+    assert {e["name"] for e in found["data"]} == set(DATASETS)
     assert all(e["description"] for kind in found.values() for e in kind)
     assert run("list") == 0
 
@@ -305,7 +305,7 @@ def test_a_budget_limits_the_steps_of_a_search(user: Path) -> None:
 
 def test_guard_tells_a_trap_from_an_honest_model(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from seepage.attacks import ATTACKS
-    from seepage.types import InputSpec, Knowledge, Modality
+    from seepage.core.types import InputSpec, Knowledge, Modality
 
     sys.path.insert(0, str(user))
     try:
@@ -353,8 +353,8 @@ def test_tradeoff_writes_a_page(user: Path, capsys: pytest.CaptureFixture[str]) 
         defenses='[{name = "clipping", norm = [1.0, 0.1]}]',
     )
     assert run("tradeoff", study, "--out", "study", "--jobs", "1") == 0
-    assert "study/tradeoff.html" in capsys.readouterr().out
-    assert "clipping" in (user / "study" / "tradeoff.html").read_text()
+    assert "study/report.html" in capsys.readouterr().out
+    assert "clipping" in (user / "study" / "report.html").read_text()
     assert run("tradeoff", "gone.toml") == 2
 
 
@@ -363,3 +363,34 @@ def test_python_m_is_the_command() -> None:
         [sys.executable, "-m", "seepage", "--help"], capture_output=True, text=True, check=True
     )
     assert "tradeoff" in done.stdout
+
+
+def test_an_update_file_is_imported_and_audited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recorded_network.py").write_text(
+        "import torch\n\ndef build():\n    return torch.nn.Linear(5, 3)\n"
+    )
+    torch.manual_seed(0)
+    model = torch.nn.Linear(5, 3)
+    torch.nn.functional.cross_entropy(model(torch.rand(1, 5)), torch.tensor([1])).backward()
+    torch.save(model.state_dict(), "model.pt")
+    torch.save({name: p.grad for name, p in model.named_parameters()}, "update.pt")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        said = capsys.readouterr()
+        return int(end.value.code or 0), " ".join((said.out + said.err).split())
+
+    given = ("import", "update.pt", "--sent", "model.pt", "--into", "recorded", "--examples", "1")
+    code, said = run(*given)
+    assert code == 2 and "give its kind" in said
+    code, said = run(*given, "--kind", "gradient")
+    assert code == 0 and "round0001-client0000.json" in said
+    code, said = run("audit", "recorded")
+    assert code == 2 and "--model" in said
+    code, said = run("audit", "recorded", "--model", "recorded_network:build", "--budget", "4s", "--json")
+    assert code == 3, said
+    assert '"outcome": "not_measured"' in said and "vouches for 1 row" in said

@@ -305,7 +305,7 @@ def test_too_little_memory_before_any_attack(
     def fault(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("seepage.auditor.run.prepare", fault)
+    monkeypatch.setattr("seepage.engine.points.prepare", fault)
     assert run("audit", spec()) == 2
     assert "not enough memory" in said(capsys.readouterr())
 
@@ -340,15 +340,40 @@ def test_a_study_of_attacks_that_cannot_work(folder: Path, capsys: pytest.Captur
     assert "got nothing" not in captured.out
 
 
-def test_a_table_without_a_figure(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from seepage.papers.table import Column, Table
+TABLE = """
+title = "A table"
+about = "recall"
+needs = "nothing"
+columns = [{name = "R", meaning = "recall", score = "extraction_recall"}]
+published = ["R"]
+model = "mlp"
+data = "digits"
+attacks = ["ATTACK"]
+groups = [{title = "digits", rows = [{label = "r", paper = [0.5]}]}]
+"""
 
-    empty = Table(name="t", title="t", columns=(Column("A", ""),), rows=(), missing=("no data",))
-    monkeypatch.setattr("seepage.papers.reproduce", lambda *_, **__: empty)
-    assert run("reproduce", "boenisch2021/table2") == 3
+
+def test_a_table_measured_and_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("table.toml").write_text(TABLE.replace("ATTACK", "analytic_extraction"))
+    assert run("reproduce", "table.toml", "--seeds", "1", "--jobs", "1", "--out", "run") == 0
+    shown = capsys.readouterr().out
+    assert "A table" in shown and "0.500" in shown and "Report: " in shown
+    assert run("report", "run") == 0
+    assert capsys.readouterr().out.splitlines()[0] == "A table"
+    assert run("report", "run", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["figures"]["R"]["paper"] == 0.5
+    Path("table.toml").write_text(TABLE.replace("ATTACK", "april"))  # which a dense network cannot serve
+    assert run("reproduce", "table.toml", "--seeds", "1", "--jobs", "1", "--out", "none") == 3
     assert "not measured: " in capsys.readouterr().err
+    Path("table.toml").write_text("title = 3")
+    assert run("reproduce", "table.toml") == 2
+    assert "is wrong: input should be a valid string" in said(capsys.readouterr())
+    earlier = Path("earlier")
+    earlier.mkdir()
+    (earlier / "row.json").write_text('{"checksum": "", "key": {}, "values": {}}')
+    assert run("report", "earlier") == 2
+    assert "the rows of a paper's table in the format of an earlier seepage" in said(capsys.readouterr())
 
 
 def test_a_report_of_an_empty_log_is_a_page_that_says_so(

@@ -10,23 +10,55 @@
 Names are imported when they are first used, so that `seepage --help` need not wait for torch.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seepage.api import AuditResult, audit, open_log
+    from seepage.api import AuditResult, audit, open_log, reproduce, study
+    from seepage.attacks import Attack
+    from seepage.core.metric import Metric
+    from seepage.core.types import Defense
+    from seepage.engine.gate import rule as gate
     from seepage.guardian import GuardReport, guard, guard_file
+    from seepage.report.study import StudyResult
 
 __version__ = "0.1.0"
-__all__ = ["AuditResult", "GuardReport", "__version__", "audit", "guard", "guard_file", "open_log"]
+_PLACES = {
+    "Attack": "seepage.attacks:Attack",
+    "AuditResult": "seepage.api:AuditResult",
+    "Defense": "seepage.core.types:Defense",
+    "GuardReport": "seepage.guardian:GuardReport",
+    "Metric": "seepage.core.metric:Metric",
+    "StudyResult": "seepage.report.study:StudyResult",
+    "audit": "seepage.api:audit",
+    "gate": "seepage.engine.gate:rule",
+    "guard": "seepage.guardian:guard",
+    "guard_file": "seepage.guardian:guard_file",
+    "open_log": "seepage.api:open_log",
+    "reproduce": "seepage.api:reproduce",
+    "study": "seepage.api:study",
+}
+"""The public names, each with its module and its name there."""
+__all__ = [
+    "Attack",
+    "AuditResult",
+    "Defense",
+    "GuardReport",
+    "Metric",
+    "StudyResult",
+    "__version__",
+    "audit",
+    "gate",
+    "guard",
+    "guard_file",
+    "open_log",
+    "reproduce",
+    "study",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"AuditResult", "audit", "open_log"}:
-        from seepage import api
-
-        return getattr(api, name)
-    if name in {"GuardReport", "guard", "guard_file"}:
-        from seepage import guardian
-
-        return getattr(guardian, name)
-    raise AttributeError(f"module 'seepage' has no attribute '{name}'")
+    if name not in _PLACES:
+        raise AttributeError(f"module 'seepage' has no attribute '{name}'")
+    module, _, attribute = _PLACES[name].partition(":")
+    return getattr(import_module(module), attribute)

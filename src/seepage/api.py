@@ -1,4 +1,4 @@
-"""Five lines of Python: `seepage.audit(...)` runs an audit and returns its log."""
+"""Five lines of Python: `seepage.audit`, `study` and `reproduce` run a grid and return what came out."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seepage.auditor import parse_spec, run_audit
-from seepage.auditor.run import OnCell, OnPlan
-from seepage.auditor.spec import ProtocolSpec
-from seepage.errors import SpecError
-from seepage.log import AuditLog, summarise
-from seepage.registry import unknown
+from seepage.core import amounts
+from seepage.core.errors import SpecError
+from seepage.core.registry import unknown
+from seepage.engine.executors import Engine
+from seepage.engine.given import take
+from seepage.engine.grid import Grid
+from seepage.engine.run import OnCell, OnPlan, run_grid
+from seepage.engine.spec import NO_TRUTH, ProtocolSpec, parse_spec
+from seepage.engine.study import parse_study
+from seepage.record import AuditLog, RunHeader, RunLog, summarise
 from seepage.report import plan_text, print_summary, to_json, write_html
+from seepage.report.published import Table
+from seepage.report.study import StudyResult
+from seepage.tables.definition import find_table
+from seepage.tables.grid import table_grid
 
 
 class AuditResult(AuditLog):
@@ -39,37 +47,47 @@ class AuditResult(AuditLog):
         return {name: estimate.value for name, estimate in found[attack].scores.items()}
 
 
-def open_log(path: Path | str) -> AuditResult:
-    """Read the folder of a run, finished or not."""
-    log = AuditLog.read(path)
-    return AuditResult(log.folder, log.header, log.cells)
+def open_log(path: Path | str) -> AuditResult | StudyResult | Table:
+    """Read the folder of a run of any kind, finished or not."""
+    log = RunLog.read(path)
+    if log.header.kind == "table":
+        return Table.of(log)
+    return StudyResult.of(log) if log.header.kind == "study" else _audited(log)
 
 
 def audit(
     *,
     model: Any,
-    data: Any,
-    attacks: str | Sequence[str | Mapping[str, Any]] = "auto",
+    data: Any = None,
+    recorded: Path | str | Mapping[str, Any] | None = None,
+    attacks: Any = "auto",
     budget: str | float | None = None,
     data_options: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
+    engine: Engine = "auto",
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    fresh: bool = False,
     on_plan: OnPlan | None = None,
     on_cell: OnCell | None = None,
-    fresh: bool = False,
     **settings: Any,
 ) -> AuditResult:
-    """Audit a model on data, in simulation, and return the log.
+    """Audit a model on data, in simulation or as it was recorded, and return the log.
 
     model: an nn.Module, a function that builds one, a registry name or "package.module:function".
     data: (x, y), a torch dataset, a registry name, a path or "package.module:function".
-    attacks: "auto" for all that fit the model, the data and the threat model; or names, or tables with their
-    settings.
+    recorded: a folder of recorded exchanges (docs/recorded.md), or a table of folder, rounds, clients and
+    input. `data` is then the truth behind them: all of one client's examples, what a function of `client`
+    returns, or the data set that `rows` of the recording are of. Without it nothing is scored.
+    attacks: "auto" for all that fit the model, the data and the threat model; or names, tables with their
+    settings, or attacks of your own: objects, classes. So are defenses, metrics and the threat model.
     budget: time for the whole audit, in seconds or as "5m"; auto takes up to 3 minutes unless told otherwise.
-    on_plan: called before the attacks start, with the log's header; by default what will run, and for how
-    long, is printed on stderr.
     data_options: mean, std, value_range, num_classes, modality, or what the dataset's loader takes.
-    out: the run's folder. What it holds of the same audit by the same code is not run again.
-    fresh: start anew, whatever the folder holds of a run.
+    out: the run's folder. What it holds of the same audit by the same code is not run again, unless `fresh`.
+    engine: where cells run: "auto", "here", "pool", "ray", "dask", or any `concurrent.futures.Executor`.
+    jobs: how many at the same time. scheduler: the address of a Dask scheduler.
+    on_plan: called before the attacks start, with the log's header; by default what will run, and for how
+    long, is printed on stderr. on_cell: called with the next cell, how many are done and how many there are.
     settings: any key of an audit file, or of its [protocol] table: batch_size, clients, aggregation,
     algorithm, lr, threat, seeds, defenses, device, ...
 
@@ -82,34 +100,157 @@ def audit(
     ...     log.scores("analytic_extraction")["exact"]
     1.0
     """
-    protocol = dict(settings.pop("protocol", {}))
-    for key in list(settings):
-        if key in ProtocolSpec.model_fields:
-            protocol[key] = settings.pop(key)
-    named_model = model if isinstance(model, str | Mapping) else {"name": _name(model)}
-    named_data = {"name": data if isinstance(data, str) else _name(data), **(data_options or {})}
-    spec = parse_spec(
-        {
-            "model": named_model,
-            "data": named_data,
-            "attacks": attacks if isinstance(attacks, str) else list(attacks),
-            "budget": budget,
-            "protocol": protocol,
-            **settings,
-        },
-        source="seepage.audit()",
-    )
-    log = run_audit(
-        spec,
-        model=None if isinstance(model, str | Mapping) else model,
-        data=None if isinstance(data, str) else data,
+    if data is None and recorded is None:
+        raise SpecError("seepage.audit() needs data, or a folder of recorded exchanges (recorded=).")
+    settings = {"attacks": attacks, "budget": budget, **settings}
+    if recorded is not None:
+        settings["recorded"] = recorded if isinstance(recorded, Mapping) else str(recorded)
+    values, given = take(_values(model, data, data_options, settings))
+    spec = parse_spec(values, source="seepage.audit()")
+    log = run_grid(
+        Grid.of_audit(spec, **_objects(model, data), given=given),
         out=out,
-        on_plan=on_plan or (lambda header: print(plan_text(header), file=sys.stderr)),
-        on_cell=on_cell,
-        on_note=lambda note: print(f"seepage: {note}", file=sys.stderr),
+        engine=engine,
+        jobs=jobs,
+        scheduler=scheduler,
         fresh=fresh,
+        on_plan=on_plan or _say_plan,
+        on_cell=on_cell,
+        on_note=_say,
     )
-    return AuditResult(log.folder, log.header, log.cells)
+    return _audited(log)
+
+
+def study(
+    *,
+    model: Any,
+    data: Any,
+    defenses: Sequence[Any],
+    budget: str | float | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    engine: Engine = "auto",
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    fresh: bool = False,
+    on_plan: OnPlan | None = None,
+    on_cell: OnCell | None = None,
+    **settings: Any,
+) -> StudyResult:
+    """Measure what each defense stops and what it costs in accuracy, and return the result.
+
+    defenses: names, or tables with their settings; a list as a setting makes one point of each value.
+    budget: no cell is begun after this time; the same call goes on with what was not run.
+    settings: any key of a study file: those of an audit, `attacks` (which must be named) among them, and
+    `training`, a table of rounds, clients, examples, test_examples and seeds. The others are `audit`'s.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = study(model="mlp", data="digits", defenses=[{"name": "clipping", "norm": [1.0, 0.1]}],
+    ...                   attacks=["analytic_extraction"], batch_size=1, seeds=1, adaptive=False, out=folder,
+    ...                   training={"rounds": 1, "clients": 1, "examples": 1}, on_plan=lambda header: None)
+    ...     [row.point.title for row in found.rows]
+    ['none', 'clipping(norm=1.0)', 'clipping(norm=0.1)']
+    """
+    settings = {"defenses": defenses, "budget": budget, **settings}
+    values, given = take(_values(model, data, data_options, settings))
+    spec = parse_study(values, source="seepage.study()")
+    log = run_grid(
+        spec.grid(**_objects(model, data), given=given),
+        out=out,
+        engine=engine,
+        jobs=jobs,
+        scheduler=scheduler,
+        fresh=fresh,
+        on_plan=on_plan or _say_plan,
+        on_cell=on_cell,
+        on_note=_say,
+    )
+    return StudyResult.of(log)
+
+
+def reproduce(
+    name: str,
+    *,
+    seeds: int | Sequence[int] | None = None,
+    budget: str | float | None = None,
+    device: str = "auto",
+    out: Path | str | None = None,
+    engine: Engine = "auto",
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    fresh: bool = False,
+    on_plan: OnPlan | None = None,
+    on_cell: OnCell | None = None,
+) -> Table:
+    """Regenerate a published table, ours beside the paper's.
+
+    name: as `seepage list tables` has it, "package.module:thing", or the path of a TOML file.
+    seeds: how many runs to average, or which; None: as many as the paper's. The others are `study`'s.
+
+    >>> reproduce("boenisch2021/table7")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    seepage.core.errors.SpecError: unknown table 'boenisch2021/table7': did you mean ...
+    """
+    table = find_table(name)
+    try:
+        wanted = None if seeds is None else amounts.seeds(seeds)
+        limit = None if budget is None else amounts.seconds(budget)
+    except ValueError as error:
+        raise SpecError(f"seepage.reproduce(): {error}.") from None
+    log = run_grid(
+        table_grid(table, name=name, seeds=wanted, budget=limit, device=device),
+        out=out,
+        engine=engine,
+        jobs=jobs,
+        scheduler=scheduler,
+        fresh=fresh,
+        on_plan=on_plan or _say_plan,
+        on_cell=on_cell,
+        on_note=_say,
+    )
+    return Table.of(log)
+
+
+def _audited(log: RunLog) -> AuditResult:
+    point = log.point()
+    return AuditResult(point.folder, point.header, point.cells)
+
+
+def _say(note: str) -> None:
+    print(f"seepage: {note}", file=sys.stderr)
+
+
+def _say_plan(header: RunHeader) -> None:
+    print(plan_text(header), file=sys.stderr)
+
+
+def _values(
+    model: Any, data: Any, data_options: Mapping[str, Any] | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """As a file has them: keys of the protocol in their table, objects by what they are called."""
+    protocol = {name: value for name, value in settings.items() if name in ProtocolSpec.model_fields}
+    others = {name: value for name, value in settings.items() if name not in protocol and name != "protocol"}
+    return {
+        "model": model if isinstance(model, str | Mapping) else {"name": _name(model)},
+        "data": {"name": _data_name(data), **(data_options or {})},
+        "protocol": {**settings.get("protocol", {}), **protocol},
+        **others,
+    }
+
+
+def _data_name(data: Any) -> str:
+    if data is None:
+        return NO_TRUTH
+    return data if isinstance(data, str) else _name(data)
+
+
+def _objects(model: Any, data: Any) -> dict[str, Any]:
+    return {
+        "model": None if isinstance(model, str | Mapping) else model,
+        "data": None if isinstance(data, str) else data,
+    }
 
 
 def _name(given: Any) -> str:

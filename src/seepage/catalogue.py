@@ -1,86 +1,131 @@
-"""Everything that can be named in a spec or on the command line, with one line each."""
+"""Everything that can be named in a spec or on the command line, with one line each.
+
+Nothing of it is imported: what the lists in `names` do not say is read off the source files.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from seepage.attacks import ATTACKS
-from seepage.defenses import Described
-from seepage.detectors import DETECTORS
-from seepage.federation import THREATS
-from seepage.guardian import ALL_DEFENSES
-from seepage.metrics import METRICS
-from seepage.papers import PAPERS
-from seepage.workloads.data import DATASETS
-from seepage.workloads.models import MODELS
+from seepage.core.errors import SpecError
+from seepage.core.registry import Entry, Family, Registry, unknown
+from seepage.core.unloaded import written
+from seepage.names import attacks, data, defenses, detectors, frameworks, metrics, models, tables, threats
 
-Entry = dict[str, str]
+Line = dict[str, str]
+"""One name: "name", "description", what its kind adds, and the "package" where it is not ours."""
 
 
-def catalogue() -> dict[str, list[Entry]]:
-    """By kind, every entry with its name, what it does and what it requires.
+class Kind(NamedTuple):
+    """One kind of name, with what stands in the last column of its table."""
 
-    >>> [entry["name"] for entry in catalogue()["attacks"]][:1]
-    ['prior_only']
-    """
-    return {
-        "attacks": [
-            _entry(name, _first_paragraph(build), ", ".join(sorted(build().requires)) or "nothing")
-            for name, build in ATTACKS.items()
-        ],
-        "threat models": [
-            _entry(t.name, t.description, ", ".join(sorted(t.grants)), "grants") for t in THREATS.values()
-        ],
-        "defenses": [
-            _entry(name, f"{d.description} {_standing(d)}", _settings(d.settings), "settings")
-            for name, d in ALL_DEFENSES.items()
-        ],
-        "detectors": [_entry(name, _first_paragraph(build)) for name, build in DETECTORS.items()],
-        "metrics": [_entry(m.name, m.description, m.note) for m in METRICS.values()],
-        "models": [
-            _entry(name, m.description, ", ".join(sorted(m.modalities)), "data") for name, m in MODELS.items()
-        ],
-        "datasets": [_entry(name, d.description, d.needs) for name, d in DATASETS.items()],
-        "papers": [_entry(name, p.description, p.needs) for name, p in PAPERS.items()],
-    }
+    group: str
+    """Of the entry points that packages offer more under."""
+    entries: dict[str, Entry]
+    label: str
+    last: Callable[[Entry, dict[str, str]], str]
+    """From an entry and the settings in its source."""
+    families: dict[str, Family] = {}  # noqa: RUF012 - a tuple's default, never changed
 
 
-def _entry(name: str, description: str, requires: str = "", label: str = "requires") -> Entry:
-    return {"name": name, "description": description, **({label: requires} if requires else {})}
+def _fact(key: str, empty: str = "") -> Callable[[Entry, dict[str, str]], str]:
+    def shown(entry: Entry, _settings: dict[str, str]) -> str:
+        value = entry.facts.get(key, ())
+        return value if isinstance(value, str) else ", ".join(sorted(value)) or empty
+
+    return shown
 
 
-def _first_paragraph(documented: Callable[..., Any]) -> str:
-    return " ".join((inspect.getdoc(documented) or "").split("\n\n")[0].split())
-
-
-def _standing(defense: Described) -> str:
-    where = "Changes the protocol" if defense.runs_at == "protocol" else f"Runs at the {defense.runs_at}"
-    return f"{where}, trusts {defense.trusts}; {defense.guarantee}."
-
-
-def _settings(settings: Mapping[str, Any]) -> str:
+def _as_written(_entry: Entry, settings: dict[str, str]) -> str:
     return ", ".join(f"{name}={default}" for name, default in settings.items())
 
 
-def print_catalogue(console: Console | None = None) -> None:
-    """One aligned table a kind."""
+KINDS: dict[str, Callable[[], Kind]] = {
+    "attacks": lambda: Kind(attacks.GROUP, attacks.ATTACKS, "requires", _fact("requires", "nothing")),
+    "threats": lambda: Kind(threats.GROUP, threats.THREATS, "grants", _fact("grants")),
+    "defenses": lambda: Kind(defenses.GROUP, defenses.DEFENSES, "settings", _as_written, frameworks.FAMILIES),
+    "detectors": lambda: Kind(detectors.GROUP, detectors.DETECTORS, "looks at", _fact("looks_at")),
+    "metrics": lambda: Kind(metrics.GROUP, metrics.ENTRIES, "requires", _fact("needs")),
+    "models": lambda: Kind(models.GROUP, models.MODELS, "data", _fact("data")),
+    "data": lambda: Kind(data.GROUP, data.DATASETS, "requires", _fact("needs")),
+    "tables": lambda: Kind(tables.GROUP, tables.own_tables(), "requires", _fact("needs")),
+}
+
+
+def catalogue(kind: str | None = None, words: Sequence[str] = ()) -> dict[str, list[Line]]:
+    """By kind (or of one kind), every name, what it does and what it requires; with all `words` in its line.
+
+    >>> [line["name"] for line in catalogue("attacks", ["fishing", "feature"])["attacks"]]
+    ['feature_fishing', 'cross_device_fishing']
+    """
+    if kind is not None and kind not in KINDS:
+        raise SpecError(unknown("kind of name", kind, KINDS))
+    lines = {one: _lines(found()) for one, found in KINDS.items() if kind in (None, one)}
+    return {one: [line for line in found if _has(line, words)] for one, found in lines.items()}
+
+
+def _lines(kind: Kind) -> list[Line]:
+    found = Registry("name", group=kind.group, entries=kind.entries, families=kind.families).entries()
+    return [_line(kind, name, entry) for name, entry in found.items()]
+
+
+def _line(kind: Kind, name: str, entry: Entry) -> Line:
+    said, settings = written(entry.where)
+    description = entry.description or said
+    if kind.group == defenses.GROUP and not entry.package:
+        description += f" {_standing(entry)}"
+    line = {"name": name, "description": description}
+    if last := kind.last(entry, settings):
+        line[kind.label] = last
+    if entry.package:
+        line["package"] = entry.package
+    return line
+
+
+def _standing(entry: Entry) -> str:
+    """Where a defense runs, whom it trusts and what it promises."""
+    facts = {"runs_at": "client", "trusts": "nobody", "guarantee": "heuristic", **entry.facts}
+    protocol = facts["runs_at"] == "protocol"
+    where = "Changes the protocol" if protocol else f"Runs at the {facts['runs_at']}"
+    return f"{where}, trusts {facts['trusts']}; {facts['guarantee']}."
+
+
+def _has(line: Line, words: Sequence[str]) -> bool:
+    text = " ".join(line.values()).lower()
+    return all(word.lower() in text for word in words)
+
+
+def print_catalogue(
+    kind: str | None = None, words: Sequence[str] = (), *, console: Console | None = None
+) -> None:
+    """One aligned table a kind, of those that have a line to show."""
     console = console or Console()
-    for kind, entries in catalogue().items():
-        table = Table(
-            title=kind.capitalize(), title_justify="left", title_style="bold", box=None, pad_edge=False
-        )
-        table.add_column("name", style="cyan", no_wrap=True)
-        table.add_column("what", ratio=3)
-        label = next((key for e in entries for key in e if key not in {"name", "description"}), "requires")
-        table.add_column(label, ratio=2, style="dim")
-        for entry in entries:
-            table.add_row(entry["name"], entry["description"], entry.get(label, ""))
-        if not entries:
-            table.add_row("(none yet)", "", "")
-        console.print(table)
+    found = {one: lines for one, lines in catalogue(kind, words).items() if lines}
+    for one, lines in found.items():
+        shown = KINDS[one]()
+        console.print(_table(one, shown.label, lines))
         console.print()
+        for sentence in Registry(one, group=shown.group, entries=shown.entries).refused():
+            console.print(sentence, style="yellow", markup=False, highlight=False)
+    if not found:
+        console.print(f"No {kind or 'name'} has {' and '.join(words)} in its line: see 'seepage list'.")
+
+
+def _table(title: str, label: str, lines: Sequence[Line]) -> Table:
+    table = Table(
+        title=title.capitalize(), title_justify="left", title_style="bold", box=None, pad_edge=False
+    )
+    table.add_column("name", style="cyan", no_wrap=True)
+    table.add_column("what", ratio=3)
+    table.add_column(label, ratio=2, style="dim")
+    packages = any("package" in line for line in lines)
+    if packages:
+        table.add_column("package", style="dim")
+    for line in lines:
+        cells = [line["name"], line["description"], line.get(label, "")]
+        table.add_row(*cells, *([line.get("package", "")] if packages else []))
+    return table

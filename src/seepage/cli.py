@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
+from seepage import options
+from seepage.core.errors import SpecError
 from seepage.endings import CODES, Code, ends_well, errors
-from seepage.errors import SpecError
+from seepage.options import Budget, Device, Engine, Fresh, Jobs, Json, Out, Scheduler, Seeds
 
 if TYPE_CHECKING:
-    from seepage.log import AuditLog
+    from seepage.record import AuditLog, RunHeader, RunLog
+    from seepage.report.published import Table
+    from seepage.report.study import StudyResult
 
 app = typer.Typer(
     name="seepage",
@@ -24,64 +28,74 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Start anew: what the folder holds of an earlier run is removed.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON instead of tables.")]
 
 
 @app.command()
 @ends_well
 def audit(
     spec: Annotated[
-        Path | None, typer.Argument(help="Audit file (TOML). Without one: a demonstration, no download.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; the default names it after the spec.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto; replaces the spec's.")] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="Time for the whole audit, e.g. 60s or 5m (default with attacks = auto: 3m). auto "
-            "leaves out what does not fit; attacks that are named all run, and searches share what is left."
+        Path | None,
+        typer.Argument(
+            help="Audit file (TOML), or a folder of recorded exchanges. Without either: a demonstration, no "
+            "download."
         ),
     ] = None,
+    model: options.RecordedModel = None,
+    truth: options.Truth = None,
+    input_: options.Input = None,
+    flower: options.FlowerApp = None,
+    nodes: options.Nodes = 10,
+    backend: options.Backend = "here",
+    rounds: options.Rounds = None,
+    clients: options.Clients = None,
+    jobs: Jobs = None,
+    engine: Engine = "auto",
+    scheduler: Scheduler = None,
+    budget: Budget = None,
+    device: Device = None,
+    seeds: Seeds = None,
+    out: Out = None,
     fresh: Fresh = False,
+    privacy_json: options.PrivacyJson = None,
+    privacy_scope: options.PrivacyScope = None,
     as_json: Json = False,
 ) -> None:
     """Play the protocol, attack it as the server would, and report what came out.
+
+    A folder of recorded exchanges takes the place of the protocol: seepage audit recorded/ --model
+    package.module:build --truth data. Without --truth there are claims and certificates, and nothing is
+    scored (exit code 3). With --flower a Flower app is run first, as it is, and recorded into the folder.
 
     Exit code 0: measured, and below every fail_on threshold of the spec. 1: measured, and a threshold was
     reached. 2: could not run. 3: ran, but what fail_on asks for (without it: anything) was not measured.
     The same command resumes an interrupted run; what failed, or was computed by other code or other
     packages, is run again.
     """
-    from seepage.auditor import parse_spec, read_spec, rule, run_audit, seconds
-    from seepage.report import plan_text, to_json, write_html
+    from seepage.data import check_name
+    from seepage.engine.gate import rule
+    from seepage.engine.run import run_audit
+    from seepage.engine.site import with_site_filters
+    from seepage.engine.spec import NO_TRUTH, parse_spec, read_spec
+    from seepage.report import to_json, write_html
     from seepage.starter import DEMO
-    from seepage.workloads.data import check_name
 
-    wanted = parse_spec(DEMO) if spec is None else read_spec(spec)
-    if spec is not None:
+    given = options.settings(budget=budget, device=device, seeds=seeds)
+    if flower is not None:
+        spec = _record_flower(spec, flower, nodes=nodes, backend=backend, rounds=rounds, clients=clients)
+    if spec is not None and spec.is_dir():
+        given |= options.recorded(spec, model=model, truth=truth, input_=input_, seeds=seeds)
+        wanted = parse_spec(given)
+    elif model or truth or input_:
+        raise SpecError("--model, --truth and --input go with a folder of recorded exchanges: give one.")
+    else:
+        wanted = parse_spec({**DEMO, **given}) if spec is None else read_spec(spec, **given)
+    if privacy_json is not None:
+        wanted = with_site_filters(wanted, privacy_json, scope=privacy_scope)
+    if spec is not None and wanted.data.name != NO_TRUTH:
         check_name(wanted.data.name, spec.parent)
-    if device is not None:
-        wanted = wanted.model_copy(update={"device": device})
-    if budget is not None:
-        try:
-            wanted = wanted.model_copy(update={"budget": seconds(budget)})
-        except ValueError as error:
-            raise SpecError(f"--budget {error}.") from None
-    with _progress() as (on_cell, on_step):
-        log = run_audit(
-            wanted,
-            out=_folder(out),
-            on_plan=lambda header: errors.print(plan_text(header), markup=False, highlight=False),
-            on_cell=on_cell,
-            on_step=on_step,
-            on_note=_note,
-            fresh=fresh,
-        )
+    where = options.where(out=out, engine=engine, jobs=jobs, scheduler=scheduler, fresh=fresh)
+    with _progress() as shown:
+        log = run_audit(wanted, **where, **shown)
     report = write_html(log)
     ruling = rule(log, wanted.fail_on)
     code = Code.ABOVE if ruling.above else Code.BELOW if ruling.passed else Code.NOT_MEASURED
@@ -96,6 +110,59 @@ def audit(
         raise typer.Exit(code)
     if ruling.not_measured:
         _not_measured(ruling.not_measured)
+
+
+def _record_flower(
+    into: Path | None, folder: Path, *, nodes: int, backend: str, rounds: str | None, clients: str | None
+) -> Path:
+    """Run the app and record it; where its exchanges are then."""
+    from seepage.integrations.flower import record_app
+
+    if backend not in ("here", "ray"):
+        raise SpecError(f"--backend is '{backend}': give here or ray.")
+    place = Path(f"recorded-{folder.resolve().name}") if into is None else into
+    recorded = record_app(
+        folder,
+        place,
+        nodes=nodes,
+        backend="ray" if backend == "ray" else "here",
+        rounds=options.numbers("--rounds", rounds),
+        clients=options.numbers("--clients", clients),
+    )
+    _note(f"recorded {len(recorded)} exchanges of the Flower app in {place}.")
+    return place
+
+
+@app.command("import")
+@ends_well
+def import_(
+    update: Annotated[
+        Path, typer.Argument(help="What a client sent: .npz, .safetensors, .pt, or an NVFlare DXO (.dxo).")
+    ],
+    sent: Annotated[Path, typer.Option(help="The weights that it had received, in a file of any such kind.")],
+    into: Annotated[Path, typer.Option(help="Folder of recorded exchanges, new or to add to.")],
+    kind: Annotated[
+        Literal["gradient", "delta", "weights"] | None,
+        typer.Option(help="gradient, delta (new weights minus received ones) or weights. A DXO says it."),
+    ] = None,
+    round_: Annotated[int, typer.Option("--round", min=0)] = 1,
+    client: Annotated[int, typer.Option(min=0)] = 0,
+    examples: Annotated[
+        int | None, typer.Option(min=1, help="How many the client trained on, if known.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="package.module:function, for the names of arrays without names.")
+    ] = None,
+) -> None:
+    """Make a recorded exchange of an update file, to be audited with seepage audit FOLDER."""
+    from seepage.record.exchanges import import_update
+
+    known = {} if examples is None else {"examples": examples}
+    names = None if model is None else options.names_of(model)
+    made = import_update(
+        update, sent=sent, into=into, kind=kind, round=round_, client=client, names=names, **known
+    )
+    print(f"Wrote {made}. Audit it with: seepage audit {into} --model package.module:function")
 
 
 @app.command()
@@ -121,14 +188,21 @@ def init(
 
 @app.command("list")
 @ends_well
-def list_(as_json: Json = False) -> None:
-    """Show every attack, defense, detector, metric, model, dataset and paper table."""
+def list_(
+    kind: Annotated[
+        str | None,
+        typer.Argument(help="attacks, threats, defenses, detectors, metrics, models, data or tables."),
+    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(help="Only lines with all of these words.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show everything that can be named, of installed packages too: seepage list attacks fishing."""
     from seepage.catalogue import catalogue, print_catalogue
 
     if as_json:
-        print(json.dumps(catalogue(), indent=2))
+        print(json.dumps(catalogue(kind, words or ()), indent=2))
     else:
-        print_catalogue()
+        print_catalogue(kind, words or ())
 
 
 @app.command()
@@ -139,10 +213,17 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Rebuild the report from a run's log. Needs neither the model nor the data."""
-    from seepage.log import AuditLog
+    from seepage.record import RunLog
     from seepage.report import to_json, write_html
 
-    log = AuditLog.read(folder)
+    run = RunLog.read(folder)
+    if run.header.kind == "study":
+        _show_study(run, out, as_json=as_json)
+        return
+    if run.header.kind == "table":
+        _show_table(run, out, as_json=as_json)
+        return
+    log = run.point()
     path = write_html(log, out)
     if as_json:
         print(json.dumps({**to_json(log), "report": str(path)}, indent=2))
@@ -156,38 +237,33 @@ def tradeoff(
     spec: Annotated[
         Path, typer.Argument(help="Study file (TOML): an audit file with defenses at several strengths.")
     ],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the study; the default names it after the spec.")
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Cells run at the same time, one thread each (default: all CPUs)"),
-    ] = None,
+    jobs: Jobs = None,
+    engine: Engine = "auto",
+    scheduler: Scheduler = None,
+    budget: Budget = None,
+    device: Device = None,
+    seeds: Seeds = None,
+    out: Out = None,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
     """Measure what each defense stops and what it costs in accuracy, and recommend one.
 
-    Exit code 0: every point was measured. 2: could not run. 3: ran, but some point was not measured.
+    Exit code 0: every point was measured. 2: could not run. 3: ran, but something was not measured, for want
+    of time (--budget) or because it failed: each is named.
     The same command resumes an interrupted study, cell by cell; what other code computed is run again.
     """
-    from seepage.tradeoff import print_tradeoff, read_tradeoff, run_tradeoff, write_tradeoff_html
-    from seepage.workloads.data import check_name
+    from seepage.data import check_name
+    from seepage.engine.run import run_grid
+    from seepage.engine.study import read_study
 
-    wanted = read_tradeoff(spec)
+    wanted = read_study(spec, **options.settings(budget=budget, device=device, seeds=seeds))
     check_name(wanted.data.name, spec.parent)
-    with _progress() as (on_cell, _):
-        result = run_tradeoff(
-            wanted, out=_folder(out), jobs=jobs, on_cell=on_cell, on_note=_note, fresh=fresh
-        )
-    page = write_tradeoff_html(result)
-    if as_json:
-        print(json.dumps({**result.to_json(), "report": str(page)}, indent=2))
-    else:
-        print_tradeoff(result)
-        print(f"Study:  {result.folder.path}")
-        print(f"Report: {page}")
-    if gaps := result.not_measured():
+    where = options.where(out=out, engine=engine, jobs=jobs, scheduler=scheduler, fresh=fresh)
+    with _progress() as shown:
+        log = run_grid(wanted.grid(), **where, **shown)
+    result = _show_study(log, None, as_json=as_json)
+    if gaps := (*log.not_run(), *result.not_measured()):
         _not_measured(gaps)
 
 
@@ -216,8 +292,8 @@ def guard(
     Exit code 0: clean. 1: suspicious or trap. 2: could not be checked, in whole or in part: a file that
     cannot be read, or layers that are stored flat, transposed, packed or under another name.
     """
+    from seepage.core.types import Verdict
     from seepage.guardian import guard_file
-    from seepage.types import Verdict
 
     found = guard_file(weights, previous=previous, builder=model, sample=sample)
     print(json.dumps(found.to_dict(), indent=2) if as_json else found.text())
@@ -230,37 +306,43 @@ def guard(
 @app.command()
 @ends_well
 def reproduce(
-    name: Annotated[str, typer.Argument(help="A published table, e.g. boenisch2021/table2.")],
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs to average; the default is the paper's.")
-    ] = None,
+    name: Annotated[
+        str, typer.Argument(help="A published table, e.g. boenisch2021/table2, or a TOML file like theirs.")
+    ],
+    jobs: Jobs = None,
+    engine: Engine = "auto",
+    scheduler: Scheduler = None,
+    budget: Budget = None,
+    device: Device = None,
+    seeds: Seeds = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder with the datasets (default: $SEEPAGE_DATA).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where finished rows are kept, to resume from.")] = None,
+    out: Out = None,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
     """Regenerate a published table and print ours beside the paper's.
 
-    Exit code 0: there are figures of ours. 2: could not run. 3: ran, but nothing was measured.
+    Exit code 0: every row whose data are there was measured. 2: could not run. 3: ran, but something was not
+    measured, for want of time (--budget) or because it failed: each is named.
+    The same command resumes an interrupted table, cell by cell; what other code computed is run again.
     """
-    from seepage.papers import reproduce as regenerate
+    from seepage.engine.run import run_grid
+    from seepage.tables.definition import find_table
+    from seepage.tables.grid import table_grid
 
     if data is not None:
         if not data.is_dir():
             raise SpecError(f"'{data}' is not a folder: give the one that holds the datasets.")
         os.environ["SEEPAGE_DATA"] = str(data)
-    table = regenerate(name, seeds=seeds, out=_folder(out), quiet=as_json, fresh=fresh)
-    print(json.dumps(table.to_dict(), indent=2)) if as_json else table.print()
-    if not table.measured:
-        _not_measured(table.missing or (f"{name} has no figure of ours.",))
-
-
-def _folder(out: Path | None) -> Path | None:
-    if out is not None and out.exists() and not out.is_dir():
-        raise SpecError(f"--out names a file, '{out}': give a folder, new or of the same run.")
-    return out
+    given = options.settings(budget=budget, device=device, seeds=seeds)
+    where = options.where(out=out, engine=engine, jobs=jobs, scheduler=scheduler, fresh=fresh)
+    grid = table_grid(find_table(name), name=name, **given)
+    with _progress() as shown:
+        log = run_grid(grid, **where, **shown)
+    if gaps := _show_table(log, None, as_json=as_json).not_measured():
+        _not_measured(gaps)
 
 
 def _not_measured(gaps: Iterable[str]) -> NoReturn:
@@ -273,6 +355,34 @@ def _note(text: str) -> None:
     errors.print(f"seepage: {text}", markup=False, highlight=False)
 
 
+def _show_study(log: RunLog, out: Path | None, *, as_json: bool) -> StudyResult:
+    from seepage.report.study import StudyResult, print_study, write_study_html
+
+    result = StudyResult.of(log)
+    page = write_study_html(result, out)
+    if as_json:
+        print(json.dumps({**result.to_json(), "report": str(page)}, indent=2))
+    else:
+        print_study(result)
+        print(f"Log:    {log.folder.path}")
+        print(f"Report: {page}")
+    return result
+
+
+def _show_table(log: RunLog, out: Path | None, *, as_json: bool) -> Table:
+    from seepage.report.published import Table, print_table, write_table_html
+
+    table = Table.of(log)
+    page = write_table_html(table, out)
+    if as_json:
+        print(json.dumps({**table.to_json(), "report": str(page)}, indent=2))
+    else:
+        print_table(table)
+        print(f"Log:    {log.folder.path}")
+        print(f"Report: {page}")
+    return table
+
+
 def _print_log(log: AuditLog, path: Path | None = None) -> None:
     from seepage.report import print_summary
 
@@ -282,10 +392,13 @@ def _print_log(log: AuditLog, path: Path | None = None) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[tuple[Callable[[str, int, int], None], Callable[[Any], None]]]:
-    """A bar over cells and one over the steps of a search, on stderr so that --json stays clean."""
+def _progress() -> Iterator[dict[str, Any]]:
+    """What `run_grid` calls: the plan, a bar over cells and one over the steps of a search, and notes. All of
+    it goes to stderr, so that --json stays clean."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
+
+    from seepage.report import plan_text
 
     columns = (
         TextColumn("{task.description}"),
@@ -306,7 +419,10 @@ def _progress() -> Iterator[tuple[Callable[[str, int, int], None], Callable[[Any
             text = f"  objective {step.objective:.3g}"
             bar.update(search, description=text, completed=step.step, total=step.steps, visible=True)
 
-        yield on_cell, on_step
+        def on_plan(header: RunHeader) -> None:
+            errors.print(plan_text(header), markup=False, highlight=False)
+
+        yield {"on_plan": on_plan, "on_cell": on_cell, "on_step": on_step, "on_note": _note}
 
 
 def main(arguments: list[str] | None = None) -> Any:

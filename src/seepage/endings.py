@@ -19,7 +19,7 @@ from typing import ParamSpec
 import typer
 from rich.console import Console
 
-from seepage.errors import SeepageError, in_words, out_of_memory
+from seepage.core.errors import SeepageError, in_words, out_of_memory
 
 P = ParamSpec("P")
 

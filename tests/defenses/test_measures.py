@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 import seepage
-from seepage.auditor.measures import with_measures
-from seepage.auditor.spec import parse_spec
-from seepage.defenses import MEASURES
-from seepage.errors import SpecError
-from seepage.log import AuditLog
-from seepage.tradeoff import TradeoffResult, parse_tradeoff, print_tradeoff, run_tradeoff
-from seepage.tradeoff.advice import advise
-from seepage.tradeoff.study import Study
+from seepage.core.errors import SpecError
+from seepage.defenses import DEFENSES, MeasureEntry
+from seepage.engine.measures import with_measures
+from seepage.engine.points import Points
+from seepage.engine.run import run_grid
+from seepage.engine.spec import parse_spec
+from seepage.engine.study import parse_study
+from seepage.record import AuditLog
+from seepage.report.study import StudyResult, advise, print_study
 
 BASE: dict[str, Any] = {"model": {"name": "mlp", "hidden": [64]}, "data": "digits"}
 
@@ -93,7 +94,9 @@ def test_bad_settings_are_one_sentence(tmp_path: Path, defense: dict[str, Any], 
 
 
 def test_every_measure_says_what_it_is() -> None:
-    for entry in MEASURES.values():
+    measures = [entry for entry in DEFENSES.values() if isinstance(entry, MeasureEntry)]
+    assert len(measures) == 4
+    for entry in measures:
         assert entry.runs_at == "protocol" and entry.guarantee == "heuristic"
         assert entry.trusts and entry.adaptive.endswith(".")
 
@@ -115,11 +118,12 @@ STUDY: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> TradeoffResult:
-    return run_tradeoff(parse_tradeoff(STUDY), out=tmp_path_factory.mktemp("study") / "a", jobs=1)
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    out = tmp_path_factory.mktemp("study") / "a"
+    return StudyResult.of(run_grid(parse_study(STUDY).grid(), out=out, jobs=1))
 
 
-def test_a_study_has_measures_as_points(study: TradeoffResult) -> None:
+def test_a_study_has_measures_as_points(study: StudyResult) -> None:
     none, larger, secure, both = study.rows
     assert study.missing == 0 and all(row.accuracy is not None for row in study.rows)
     assert [leak.examples for leak in (none.leaks[0], larger.leaks[0], secure.leaks[0])] == [4, 16, 12]
@@ -128,7 +132,7 @@ def test_a_study_has_measures_as_points(study: TradeoffResult) -> None:
     assert both.point.title == "secure_sum(clients=3) over clipping"
 
 
-def test_an_attack_that_a_measure_blinds_took_nothing_and_says_why(study: TradeoffResult) -> None:
+def test_an_attack_that_a_measure_blinds_took_nothing_and_says_why(study: StudyResult) -> None:
     trap = study.rows[2].leaks[1]
     assert trap.status == "not_applicable" and trap.leakage is not None and trap.leakage.value == 0.0
     assert "target_client, which aggregation = 'secure_sum' hides" in trap.reason
@@ -136,12 +140,12 @@ def test_an_attack_that_a_measure_blinds_took_nothing_and_says_why(study: Tradeo
 
 
 def test_the_advice_knows_that_the_server_knows_its_protocol(
-    study: TradeoffResult, capsys: pytest.CaptureFixture[str]
+    study: StudyResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = " ".join(advise(study).caveats)
     assert "larger_batches is heuristic, and the attacks here do not know" not in said
     assert "the same number of rounds as the others" in said
-    print_tradeoff(study)
+    print_study(study)
     assert "larger_batches" in capsys.readouterr().out
 
 
@@ -154,10 +158,10 @@ def test_the_advice_knows_that_the_server_knows_its_protocol(
 )
 def test_a_measure_that_does_not_fit_the_training_is_refused(defense: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
-        Study(parse_tradeoff({**STUDY, "defenses": [defense]})).check()
+        Points(parse_study({**STUDY, "defenses": [defense]}).grid()).check()
 
 
 def test_only_a_measure_binds_the_training_to_its_clients() -> None:
     """The attacks may see more clients than the short training has."""
     many = {**STUDY, "protocol": {"batch_size": 4, "clients": 6}, "defenses": ["larger_batches"]}
-    Study(parse_tradeoff(many)).check()
+    Points(parse_study(many).grid()).check()

@@ -1,4 +1,4 @@
-"""Run folders with synthetic content, written through seepage.log as the auditor would."""
+"""Run folders with synthetic content, written through seepage.record as the auditor would."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seepage.log import (
+from seepage.record import (
     AttackRef,
     AuditLog,
     Cell,
@@ -20,6 +20,7 @@ from seepage.log import (
     Header,
     InputRecord,
     RunFolder,
+    RunHeader,
     ThreatRecord,
 )
 
@@ -148,7 +149,17 @@ class LogBuilder:
 
     def build(self) -> AuditLog:
         folder = RunFolder(self.path)
-        header = folder.open(self.header())
+        header = self.header()
+        folder.open(
+            RunHeader(
+                written_by="0.1.0",
+                kind="audit",
+                title=header.title,
+                spec=header.spec,
+                run_key=header.run_key,
+                points=(header,),
+            )
+        )
         for cell, arrays in self.cells:
             folder.write_cell(cell.model_copy(update={"run_key": header.run_key}), arrays, None)
         return AuditLog.read(self.path)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from seepage.errors import LogError
-from seepage.log import AttackRef, AuditLog
+from seepage.core.errors import LogError
+from seepage.record import AttackRef, AuditLog
 from seepage.report import render_html, write_html
 from seepage.report.gallery import same_words
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from seepage.log import AttackRef, Cell, Example
+from seepage.names.metrics import METRICS
+from seepage.record import AttackRef, Cell, Example
 from seepage.report.lead import labels_lead, lead
-from seepage.report.measures import MEASURES
 
 NAN = float("nan")
 
@@ -40,6 +40,10 @@ def labelled(shares: Sequence[float | None], size: int = 20) -> list[Cell]:
         ([0.75] * 10, [0.5] * 10, 100, "far"),
         # two labels a batch, both of them guessed wrong and inferred right
         ([1.0] * 3, [0.0] * 3, 2, "far"),
+        # one label of two, once
+        ([1.0], [0.5], 2, "none"),
+        # the same number of labels, but for rounding
+        ([0.1 + 0.2] * 2, [0.3] * 2, 10, "none"),
         # a share that is no count of the batch's labels is compared as it is, in every batch
         ([0.97, 0.98, 0.99], [0.01, 0.02, 0.03], 20, "far"),
     ],
@@ -69,4 +73,4 @@ def test_examples_without_a_score_or_a_guess_do_not_count() -> None:
     gained = [example({"psnr": 20.0 + i}, {"psnr": 10.0}) for i in range(4)]
     odd = [example({"psnr": -900.0}, {}), example({}, {"psnr": 900.0})]
     cell = Cell(attack=AttackRef(name="a"), seed=0, status="done", examples=(*odd, *gained))
-    assert lead(MEASURES["psnr"], [cell]) == "far"
+    assert lead(METRICS["psnr"], [cell]) == "far"

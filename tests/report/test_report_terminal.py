@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from seepage.log import AttackRef, summarise
+from seepage.record import AttackRef, summarise
 from seepage.report import print_summary, to_json
 
 

@@ -7,17 +7,23 @@ wrong number.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import DataError
-from seepage.federation import trainable
-from seepage.federation.widening import as_sent, wide_exchange, wide_model
-from seepage.types import Crafted, Exchange, Grant, Knowledge, Reconstruction
+from seepage.core.errors import DataError, NotApplicable
+from seepage.core.types import Crafted, Exchange, Grant, Knowledge, LocalTraining, Reconstruction
+from seepage.protocol import trainable
+from seepage.protocol.widening import as_sent, wide_exchange, wide_model
+
+Around = Callable[[Any], Any]
+"""From a distance between two updates to another one (`inversion.distances.Distance`)."""
+
+
+Thing = TypeVar("Thing")
 
 
 class Attack(ABC):
@@ -25,6 +31,8 @@ class Attack(ABC):
 
     requires: frozenset[Grant] = frozenset()
     """Checked against the threat model before anything runs."""
+    any_training: bool = False
+    """It does not rest on updates being sums of gradients, which Adam, for one, does not leave."""
     confinement: str = ""
     """Where it runs, in one sentence for the report; empty: in the process of the audit."""
 
@@ -34,6 +42,13 @@ class Attack(ABC):
     def craft(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge) -> Crafted | None:
         """The model to send next, or None when no further round is wanted. Passive attacks leave it be."""
         return None
+
+    def matching_by(self, around: Around) -> Attack:
+        """This attack, its searches comparing updates by another distance; itself where it searches nothing.
+
+        around: makes the distance that is wanted from the one that the search has.
+        """
+        return self
 
     @property
     def active(self) -> bool:
@@ -55,13 +70,22 @@ class Attack(ABC):
         return None if crafted is None else as_sent(crafted, model)
 
     @final
-    def run(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
+    def run(self, exchanges: Iterable[Exchange], known: Knowledge) -> Reconstruction:
         """Validate the updates, reconstruct, validate the result."""
-        if not exchanges:
-            raise DataError("there is no update to attack: play at least one round.")
-        for exchange in exchanges:
-            check_update(exchange)
-        return _checked(self.reconstruct([wide_exchange(e) for e in exchanges], known), exchanges)
+        if not self.any_training:
+            check_training(known.local)
+        clients: list[tuple[int, ...]] = []
+
+        def checked() -> Iterator[Exchange]:
+            for exchange in exchanges:
+                check_update(exchange)
+                clients.append(exchange.clients)
+                yield wide_exchange(exchange)
+
+        return _checked(self._answer(checked(), known), clients)
+
+    def _answer(self, exchanges: Iterator[Exchange], known: Knowledge) -> Reconstruction:
+        return self.reconstruct(_some(list(exchanges)), known)
 
 
 class PerUpdateAttack(Attack):
@@ -72,8 +96,36 @@ class PerUpdateAttack(Attack):
         """Candidates from one update."""
 
     def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
-        found = [self.invert(exchange, known) for exchange in exchanges]
-        return pool(found)
+        return pool([self.invert(exchange, known) for exchange in exchanges])
+
+    def _answer(self, exchanges: Iterator[Exchange], known: Knowledge) -> Reconstruction:
+        """One update after another: none is kept while the next is attacked."""
+        if type(self).reconstruct is not PerUpdateAttack.reconstruct:
+            return super()._answer(exchanges, known)
+        return pool(_some([self.invert(exchange, known) for exchange in exchanges]))
+
+
+def _some(found: list[Thing]) -> list[Thing]:
+    if not found:
+        raise DataError("there is no update to attack: play at least one round.")
+    return found
+
+
+def check_training(local: LocalTraining | None) -> None:
+    """Refuse an update that is no sum of gradients: read as one, it would give wrong examples and labels."""
+    if local is None or local.plain:
+        return
+    done = [
+        f"optimizer = '{local.optimizer}'" if local.optimizer != "sgd" else "",
+        f"schedule = '{local.schedule}'" if local.schedule != "constant" else "",
+        f"accumulation = {local.accumulation}" if local.accumulation > 1 else "",
+        f"clip_norm = {local.clip_norm:g}" if local.clip_norm is not None else "",
+    ]
+    raise NotApplicable(
+        f"it reads updates as sums of gradients of plain SGD, and clients train with "
+        f"{' and '.join(one for one in done if one)}: that nothing was read here does not mean that nothing "
+        "leaks."
+    )
 
 
 def check_update(exchange: Exchange) -> None:
@@ -104,7 +156,8 @@ def _finite(tensor: Tensor) -> bool:
     return bool(torch.stack(torch.aminmax(tensor.detach())).isfinite().all())
 
 
-def _checked(result: Reconstruction, exchanges: Sequence[Exchange]) -> Reconstruction:
+def _checked(result: Reconstruction, clients: Sequence[tuple[int, ...]]) -> Reconstruction:
+    """clients: of each exchange."""
     k = len(result)
     for field in ("claimed", "confidence", "support", "source"):
         value = getattr(result, field)
@@ -115,11 +168,11 @@ def _checked(result: Reconstruction, exchanges: Sequence[Exchange]) -> Reconstru
             )
     if result.values.is_floating_point() and k and not _finite(result.values):
         raise DataError("the attack returned candidates with NaN or infinite values.")
-    _check_source(result, exchanges)
+    _check_source(result, clients)
     return result
 
 
-def _check_source(result: Reconstruction, exchanges: Sequence[Exchange]) -> None:
+def _check_source(result: Reconstruction, clients: Sequence[tuple[int, ...]]) -> None:
     """A candidate counts for the clients it was read from: guesses that fit somebody else are no leak."""
     source = result.source
     if result.shared:
@@ -133,19 +186,19 @@ def _check_source(result: Reconstruction, exchanges: Sequence[Exchange]) -> None
                 "read from no rows and cannot be vouched for: leave those fields out, or set shared = False."
             )
     elif source is None:
-        if len(result) and len({exchange.clients for exchange in exchanges}) > 1:
+        if len(result) and len(set(clients)) > 1:
             raise DataError(
-                f"the attack does not say from which of {len(exchanges)} exchanges with different clients "
+                f"the attack does not say from which of {len(clients)} exchanges with different clients "
                 "its candidates were read: give `source`, the index of each one's exchange."
             )
     elif source.is_floating_point() or source.is_complex() or source.dtype is torch.bool:
         raise DataError(
             f"the attack's `source` is {source.dtype}: give whole numbers, the exchanges' indices."
         )
-    elif len(source) and (int(source.min()) < 0 or int(source.max()) >= len(exchanges)):
+    elif len(source) and (int(source.min()) < 0 or int(source.max()) >= len(clients)):
         raise DataError(
             f"the attack's `source` names exchanges {int(source.min())} to {int(source.max())}, but there "
-            f"are {len(exchanges)}, counted from 0."
+            f"are {len(clients)}, counted from 0."
         )
 
 

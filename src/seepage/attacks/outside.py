@@ -1,44 +1,28 @@
-"""Attacks from outside of the package, named "package.module:thing". Built only where no data is held."""
+"""Building an attack by its name. One from outside of the package is built only where no data is held."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from seepage.attacks.base import Attack
-from seepage.errors import SpecError
-from seepage.registry import construct, lookup, unknown
+from seepage.attacks import ATTACKS, Attack
+from seepage.core.errors import SpecError
+from seepage.core.registry import import_thing
+from seepage.core.settings import construct
 
 
-def build_attack(name: str, settings: Mapping[str, Any]) -> Attack:
-    """An attack by its name in the registry, or by where it can be imported from.
+def build_attack(name: str, settings: Mapping[str, Any], *, where: str = "", package: str = "") -> Attack:
+    """An attack by its name, or by where it can be imported from.
+
+    where, package: of a name that an installed package offers, for the process of an attack cannot read the
+    records of packages.
 
     >>> build_attack("analytic_extraction", {}).active
     False
     """
-    attack = construct(find_attack(name), settings, f"attack '{name}'")
+    named = f"attack '{name}'"
+    factory = import_thing(where, named=named, package=package) if where else ATTACKS.find(name)
+    attack = construct(factory, settings, named)
     if not isinstance(attack, Attack):
         raise SpecError(f"'{name}' makes a {type(attack).__name__}, not an Attack: derive it from seepage's.")
     return attack
-
-
-def find_attack(name: str) -> Callable[..., Any]:
-    """What builds the attack. Importing runs code from outside: only the process of an attack may do it."""
-    from seepage.attacks import ATTACKS  # here: the registry imports every attack
-
-    if ":" not in name:
-        return lookup(ATTACKS, name, "attack")
-    module_name, _, thing = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise SpecError(
-            f"attack '{name}' cannot be imported ({error}): install its package, or run from the folder it "
-            "lies in."
-        ) from None
-    found = getattr(module, thing, None)
-    if not callable(found):
-        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise SpecError(unknown(f"attack of module '{module_name}'", thing, names))
-    return found  # type: ignore[no-any-return]

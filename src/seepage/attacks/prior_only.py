@@ -8,8 +8,12 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.base import Attack
-from seepage.errors import SpecError
-from seepage.types import Exchange, InputSpec, Knowledge, Modality, Reconstruction
+from seepage.core.errors import SpecError
+from seepage.core.types import Exchange, InputSpec, Knowledge, Modality, Reconstruction
+
+MOST_COPIES = 1024
+"""Copies of the mean guess that are made, one for each example; beyond that one stands for all of them. Cost:
+memory, of which an assignment needs the square."""
 
 
 class PriorOnly(Attack):
@@ -19,14 +23,19 @@ class PriorOnly(Attack):
     flatters this baseline on purpose: an attack that does not beat it has shown nothing.
     """
 
+    any_training = True
+
     def __init__(self, *, samples: int = 256) -> None:
         self.samples = samples
 
     def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
         counts = [e.update.num_examples or 1 for e in exchanges]
+        several = max(counts) <= MOST_COPIES
+        copies = max(counts) if several else 1
         return Reconstruction(
-            values=prior_guesses(known, copies=max(counts), samples=self.samples),
+            values=prior_guesses(known, copies=copies, samples=self.samples),
             shared=True,
+            unlimited=0 if several else 1,
             model_units=known.normalised,
             label_counts=_likely_labels(known, sum(counts)),
             notes=(

@@ -1,17 +1,17 @@
 """Defenses, one file each: wrappers round a client's local step. The first one listed is outermost.
 
 What an operator changes in the protocol instead (larger batches, local averaging, secure sums, the median) is
-no wrapper: see `measures`.
+no wrapper: see `measures`. DEFENSES holds both kinds, by the name that an audit file uses.
 """
 
+from seepage.core.registry import Registry
 from seepage.defenses.accounting import epsilon, uses_per_round
-from seepage.defenses.catalogue import DEFENSES
-from seepage.defenses.entry import DefenseEntry, Deployment, Described, MeasureEntry
-from seepage.defenses.measures import MEASURES
+from seepage.defenses.entry import DefenseEntry, Deployment, Described, MeasureEntry, described
+from seepage.names import defenses as names
+from seepage.names.frameworks import FAMILIES
 
 __all__ = [
     "DEFENSES",
-    "MEASURES",
     "DefenseEntry",
     "Deployment",
     "Described",
@@ -19,3 +19,7 @@ __all__ = [
     "epsilon",
     "uses_per_round",
 ]
+
+DEFENSES: Registry[Described] = Registry(
+    "defense", group=names.GROUP, entries=names.DEFENSES, make=described, families=FAMILIES
+)

@@ -12,9 +12,9 @@ from importlib import import_module
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
+from seepage.core.errors import SpecError
+from seepage.core.types import LocalTraining
 from seepage.defenses.gaussian_noise import check_sigma
-from seepage.errors import SpecError
-from seepage.types import LocalTraining
 
 
 def epsilon(*, sigma: float, delta: float = 1e-5, steps: int = 1, sampling_rate: float = 1.0) -> float:
@@ -51,7 +51,7 @@ def gaussian_delta(*, sigma: float, epsilon: float) -> float:
     return float(ndtr(half - epsilon * sigma)) - tail
 
 
-def gaussian_epsilon(*, sigma: float, delta: float, steps: int = 1) -> float:
+def gaussian_epsilon(*, sigma: float, delta: float, steps: int) -> float:
     """Exact: `steps` Gaussian mechanisms compose to a single one with sigma / sqrt(steps)."""
     single = sigma / math.sqrt(steps)
     if gaussian_delta(sigma=single, epsilon=0.0) <= delta:
@@ -62,7 +62,7 @@ def gaussian_epsilon(*, sigma: float, delta: float, steps: int = 1) -> float:
     return float(root)
 
 
-def pld_epsilon(*, sigma: float, delta: float, steps: int = 1, sampling_rate: float = 1.0) -> float:
+def pld_epsilon(*, sigma: float, delta: float, steps: int, sampling_rate: float = 1.0) -> float:
     """By privacy loss distributions, rounded so that the result is an upper bound."""
     try:
         pld = import_module("dp_accounting.pld.privacy_loss_distribution")
@@ -84,8 +84,6 @@ def uses_per_round(training: LocalTraining, num_examples: int) -> int:
     >>> uses_per_round(LocalTraining(algorithm="fedavg", batch_size=8, epochs=3), 20)
     3
     """
-    if training.algorithm == "fedsgd":
-        return 1
     per_epoch = -(-num_examples // (training.batch_size or num_examples))
     return -(-training.num_steps(num_examples) // per_epoch)
 

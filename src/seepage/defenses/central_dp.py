@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
+from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 from seepage.defenses.clipping import check_norm, clip_together
 from seepage.defenses.entry import Deployment
 from seepage.defenses.gaussian_noise import add_noise, check_sigma
-from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
 
 
 def central_dp(

@@ -8,15 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
+from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 
 
 def clipping(*, norm: float = 1.0) -> Defense:
     """Client: scale the update so that its L2 norm is at most `norm`. Heuristic: exact data survive it.
 
     >>> from torch import nn
-    >>> from seepage.federation import client
-    >>> from seepage.types import LocalTraining
+    >>> from seepage.protocol import client
+    >>> from seepage.core.types import LocalTraining
     >>> step = client(LocalTraining(), [clipping(norm=0.1)])
     >>> sent = step(Broadcast(nn.Linear(3, 2)), Batch(torch.rand(4, 3), torch.tensor([0, 1, 1, 0])))
     >>> bool(torch.cat([t.flatten() for t in sent.tensors.values()]).norm() <= 0.1 + 1e-6)

@@ -7,14 +7,14 @@ et al. 2022). For a network of 12 million weights and 20 examples that saves a g
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from seepage.federation.local import forward_loss
-from seepage.types import Batch
+from seepage.core.types import Batch
+from seepage.models.hooks import hooked
+from seepage.protocol.local import forward_loss
 
 Tensors = dict[str, Tensor]
 
@@ -79,16 +79,13 @@ def dense_clipped_sum(
     """
     seen: dict[str, _Seen] = {}
 
-    def watch(name: str, given: tuple[Tensor, ...], left: Tensor) -> None:
+    def watch(name: str, _layer: nn.Module, given: tuple[Tensor, ...], left: Tensor) -> None:
         if left.requires_grad:  # else a frozen layer with nothing trainable before it
             seen[name] = _Seen(given[0].detach(), left)
 
     wanted = {name: p.detach().requires_grad_() for name, p in parameters.items()}
-    with ExitStack() as hooks, torch.enable_grad():
-        for name, layer in model.named_children():
-            if isinstance(layer, nn.Linear):
-                hook = layer.register_forward_hook(lambda _, given, left, name=name: watch(name, given, left))
-                hooks.callback(hook.remove)
+    layers = {name: layer for name, layer in model.named_children() if isinstance(layer, nn.Linear)}
+    with hooked(layers, after=watch), torch.enable_grad():
         value = forward_loss(model, {**wanted, **buffers}, batch, loss)
         signals = torch.autograd.grad(value, [s.left for s in seen.values()], allow_unused=True)
     # The loss of one example alone is not divided by the size of the batch.

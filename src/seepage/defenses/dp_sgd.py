@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from seepage.core.errors import ModelError
+from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 from seepage.defenses.clipping import check_norm
 from seepage.defenses.entry import Deployment
 from seepage.defenses.gaussian_noise import add_noise, check_sigma
 from seepage.defenses.per_example import clipped_sum
-from seepage.errors import ModelError
-from seepage.federation.local import local_update
-from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
+from seepage.protocol.local import local_update
 
 
 def dp_sgd(
@@ -28,8 +28,8 @@ def dp_sgd(
     The batch size is taken to be public. Epsilon: `accounting.epsilon`, at sampling rate 1 and
     `accounting.uses_per_round` compositions a round, for local mini-batches are not Poisson samples.
 
-    >>> from seepage.federation import client
-    >>> from seepage.types import LocalTraining
+    >>> from seepage.protocol import client
+    >>> from seepage.core.types import LocalTraining
     >>> batch = Batch(torch.rand(4, 3), torch.tensor([0, 1, 1, 0]))
     >>> received = Broadcast(nn.Linear(3, 2))
     >>> plain = client(LocalTraining())(received, batch)

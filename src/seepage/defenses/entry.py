@@ -6,9 +6,12 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
-from seepage.types import Defense, Grant, InputSpec, LocalTraining
+from seepage.core.errors import SpecError
+from seepage.core.registry import Entry, summary, wants
+from seepage.core.types import Defense, Grant, InputSpec, LocalTraining
 
 RunsAt = Literal["client", "server", "protocol"]
 Guarantee = Literal["formal (DP)", "heuristic"]
@@ -33,11 +36,11 @@ class Described(ABC):
     """What the registry says about every defense."""
 
     description: str
-    runs_at: RunsAt
-    trusts: str
+    runs_at: RunsAt = "client"
+    trusts: str = "nobody"
     """Whom a client must trust for it to hold."""
-    guarantee: Guarantee
-    adaptive: str
+    guarantee: Guarantee = "heuristic"
+    adaptive: str = "not known to this version of seepage."
     """What an attacker who knows of it does."""
 
     @property
@@ -47,13 +50,14 @@ class Described(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a user may set, with the defaults.
+        """What a user may set, with the defaults; what has none must be given.
 
-        >>> from seepage.defenses import DEFENSES, MEASURES
-        >>> DEFENSES["dp_sgd"].settings, MEASURES["median"].settings
+        >>> from seepage.defenses import DEFENSES
+        >>> DEFENSES["dp_sgd"].settings, DEFENSES["median"].settings
         ({'clip': 1.0, 'sigma': 1.0, 'seed': 0}, {'clients': 4})
         """
-        return {name: parameter.default for name, parameter in self.parameters.items()}
+        parameters = self.parameters.items()
+        return {name: one.default for name, one in parameters if one.default is not one.empty}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +65,8 @@ class DefenseEntry(Described):
     """A defense that wraps the client's local step."""
 
     build: Callable[..., Defense]
+    code: Any = None
+    """What it is made of, where that is not all behind `build`."""
     replaces_training: bool = False
     """It does the local training itself, so it must be the innermost one."""
     reads_data: bool = False
@@ -95,3 +101,36 @@ class MeasureEntry(Described):
 def _without(factory: Callable[..., Any], given: str) -> Mapping[str, inspect.Parameter]:
     """The parameters of a registry entry but for the one that the audit fills in."""
     return {name: p for name, p in inspect.signature(factory).parameters.items() if name != given}
+
+
+def described(name: str, entry: Entry, thing: Any) -> Described:
+    """What the registry holds of a thing: a description of it as it is, a function that builds a defense (or,
+    in our own list, changes the protocol), or a defense itself, which takes a broadcast, a batch and the next
+    step.
+
+    >>> described("mine", Entry(where="mine:f"), lambda broadcast, batch, next_step: None).settings
+    {}
+    """
+    if isinstance(thing, Described):
+        return thing
+    if not callable(thing):
+        raise SpecError(
+            f"defense '{name}' is a {type(thing).__name__}: name a function that builds one, or a "
+            "function of a broadcast, a batch and the next step."
+        )
+    facts = {**entry.facts, "description": entry.description or summary(thing)}
+    if family := facts.pop("family", ""):
+        return _of_framework(str(family), name, thing, facts)
+    if facts.get("runs_at") == "protocol":
+        hides = frozenset(Grant(grant) for grant in facts.pop("hides", ()))
+        return MeasureEntry(change=thing, hides=hides, **facts)
+    if wants(thing) == 3:  # a `Defense`
+        return DefenseEntry(build=lambda: thing, code=thing, **facts)
+    return DefenseEntry(build=thing, **facts)
+
+
+def _of_framework(family: str, name: str, thing: Any, facts: dict[str, Any]) -> DefenseEntry:
+    """A filter of NVIDIA FLARE or a mod of Flower, whose packages are imported here and not before."""
+    wraps = import_module(f"seepage.defenses.frameworks.{family}")
+    build: Callable[..., Defense] = wraps.builder(name, thing, facts.pop("config", None))
+    return DefenseEntry(build=build, code=thing, **facts)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
+from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 
 
 def gaussian_noise(*, sigma: float = 0.01, seed: int = 0) -> Defense:

@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from seepage.core.errors import ModelError, SpecError
+from seepage.core.registry import unknown
+from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 from seepage.defenses.layers import first_executed, parameter_names
-from seepage.errors import ModelError, SpecError
-from seepage.registry import unknown
-from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
 
 
 def hide_bias(

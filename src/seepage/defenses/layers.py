@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from seepage.federation import training_mode
+from seepage.models.hooks import hooked
+from seepage.protocol import training_mode
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,8 @@ def executed(model: nn.Module, inputs: Tensor, wanted: Callable[[nn.Module], boo
     def record(name: str, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         calls.setdefault(name, Executed(name, module, args[0] if args else None))
 
-    with ExitStack() as stack, training_mode(model, False):
-        for name, module in model.named_modules():
-            if wanted(module):
-                hook = module.register_forward_pre_hook(
-                    lambda module, args, name=name: record(name, module, args)
-                )
-                stack.callback(hook.remove)
+    modules = {name: module for name, module in model.named_modules() if wanted(module)}
+    with hooked(modules, before=record), training_mode(model, False):
         model(inputs)
     return list(calls.values())
 

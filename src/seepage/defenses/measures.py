@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from seepage.defenses.entry import MeasureEntry
-from seepage.types import Grant
-
 
 def larger_batches(batch_size: int, *, factor: int = 4) -> dict[str, Any]:
     """`factor` times as many examples behind every update.
@@ -60,45 +57,3 @@ def _at_least(value: int, smallest: int, name: str) -> int:
     if not isinstance(value, int) or value < smallest:
         raise ValueError(f"{name} must be a whole number of at least {smallest}")
     return value
-
-
-MEASURES: dict[str, MeasureEntry] = {
-    "larger_batches": MeasureEntry(
-        change=larger_batches,
-        description="More examples behind every update.",
-        runs_at="protocol",
-        trusts="the server: to leave the batch size alone",
-        guarantee="heuristic",
-        adaptive="The attacks here know the batch size; crafted weights undo it (Boenisch et al., "
-        "Section 9.3).",
-    ),
-    "local_averaging": MeasureEntry(
-        change=local_averaging,
-        description="Several local mini-batches and epochs before anything is sent (FedAvg).",
-        runs_at="protocol",
-        trusts="the server: to leave the local training alone",
-        guarantee="heuristic",
-        adaptive="The attacks here know the local training and simulate it; rows of crafted weights become "
-        "averages (Boenisch et al., Table 9).",
-    ),
-    "secure_sum": MeasureEntry(
-        change=secure_sum,
-        description="Secure aggregation: only the sum over the clients can be seen.",
-        runs_at="protocol",
-        trusts="that the other contributors are real: a server may fill the sum up with fakes",
-        guarantee="heuristic",
-        adaptive="The sum is one large batch to the attacks here; all-zero fakes single a victim out "
-        "(Boenisch et al., Section 10.4: fakes = 3), and minimum_honest is the answer to that.",
-    ),
-    "median": MeasureEntry(
-        change=median,
-        description="Only the coordinate-wise median over the clients reaches the server.",
-        runs_at="protocol",
-        trusts="whoever takes the median: to keep single updates from the server",
-        guarantee="heuristic",
-        adaptive="Weights may be crafted so that the target is the median (Wen et al., Section 5); the "
-        "attacks here read the median as if it were a mean.",
-        hides=frozenset({Grant.INDIVIDUAL_UPDATES, Grant.TARGET_CLIENT}),
-    ),
-}
-"""By the name that an audit file uses."""

@@ -10,12 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seepage.errors import DataError
-from seepage.registry import unknown
-from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
+from seepage.core.errors import DataError
+from seepage.core.registry import unknown
+from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 
 MINOR_DEGREES = 20.0
+"""Angle of the minor rotation. Tested: test_the_angle_and_the_shear_lie_on_a_plateau."""
 SHEAR = 0.5
+"""Shift of a row of pixels for each row that it lies off the centre. Tested:
+test_the_angle_and_the_shear_lie_on_a_plateau."""
 
 
 def _affine(images: Tensor, matrix: Sequence[Sequence[float]]) -> Tensor:

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from seepage.core.types import Batch
 from seepage.defenses.dense_clipping import dense_clipped_sum, is_plain_dense
-from seepage.federation.local import batch_gradients, forward_loss
-from seepage.types import Batch
+from seepage.protocol.local import batch_gradients, forward_loss
 
 MOST_NUMBERS_AT_ONCE = 2**26
-"""Gradient entries held at a time (256 MB in float32): larger batches are taken in chunks."""
+"""Gradient entries held at a time. Cost: 256 MB in float32; larger batches are taken in chunks."""
 
 Tensors = dict[str, Tensor]
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
+from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 
 
 def pruning(*, share: float = 0.9, scope: Literal["tensor", "update"] = "tensor") -> Defense:

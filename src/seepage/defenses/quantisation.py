@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
+from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 
 
 def quantisation(*, bits: int = 8) -> Defense:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from seepage.core.errors import SpecError
+from seepage.core.registry import unknown
+from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 from seepage.defenses.layers import first_executed, parameter_names
-from seepage.errors import SpecError
-from seepage.registry import unknown
-from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
 
 
 def share_layers(*, only: Sequence[str] | None = None) -> Defense:

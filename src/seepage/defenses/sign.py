@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
+from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 
 
 def sign() -> Defense:

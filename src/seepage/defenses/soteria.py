@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import jvp, vmap
 
+from seepage.core.errors import DataError, ModelError, SpecError
+from seepage.core.registry import unknown
+from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 from seepage.defenses.layers import Executed, executed, parameter_names
-from seepage.errors import DataError, ModelError, SpecError
-from seepage.registry import unknown
-from seepage.types import Batch, Broadcast, Defense, LocalStep, Update
 
 PROBES_AT_ONCE = 8
+"""Probes in one backward pass. Cost: memory; results do not depend on it."""
 
 
 def soteria(*, share: float = 0.6, layer: str | None = None, probes: int = 16, seed: int = 0) -> Defense:

@@ -2,7 +2,7 @@
 
 from seepage.guardian.check import CAVEAT, GuardReport, guard
 from seepage.guardian.files import guard_file
-from seepage.guardian.fingerprint import fingerprint
-from seepage.guardian.refuse import ALL_DEFENSES, refuse_traps
+from seepage.guardian.fingerprints import fingerprint
+from seepage.guardian.refuse import refuse_traps
 
-__all__ = ["ALL_DEFENSES", "CAVEAT", "GuardReport", "fingerprint", "guard", "guard_file", "refuse_traps"]
+__all__ = ["CAVEAT", "GuardReport", "fingerprint", "guard", "guard_file", "refuse_traps"]

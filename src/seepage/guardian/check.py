@@ -5,17 +5,19 @@ No alarm is called clean only where every layer could be looked at; otherwise th
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from seepage.detectors import BEHAVIOUR_DETECTORS, DETECTORS, WEIGHT_DETECTORS, calibration
-from seepage.detectors.coverage import Coverage, coverage
-from seepage.errors import NotApplicable
-from seepage.types import Batch, Broadcast, Finding, InputSpec, Verdict
+from seepage.core.errors import NotApplicable
+from seepage.core.registry import wants
+from seepage.core.types import Batch, Broadcast, Detector, Finding, InputSpec, Verdict
+from seepage.guardian.detectors import DETECTORS, calibration, looking_at
+from seepage.guardian.detectors.coverage import Coverage, coverage
 
 CAVEAT = (
     "A clean verdict does not mean that training on this model is private. Honest weights leak too: single "
@@ -109,6 +111,7 @@ def guard(
     history: Sequence[nn.Module] = (),
     sample: Tensor | Batch | None = None,
     spec: InputSpec | None = None,
+    detectors: Sequence[str | Callable[..., Any]] = (),
 ) -> GuardReport:
     """Is this model a trap? Looks at the weights; with `spec` also at behaviour on harmless inputs.
 
@@ -117,6 +120,9 @@ def guard(
     sample: public examples as the model is fed them, noise is used without. A Batch with labels, best the
         client's own, is also what losses are compared on, given a history; nothing of it leaves the guard.
     spec: shape and value range of the inputs.
+    detectors: more checks beside our own, which the false-alarm rate does not count: a name that a package
+        offers, "package.module:thing", a function of a broadcast, or one that builds such a function from
+        those of spec, sample, batch, previous and history that it has parameters for.
 
     >>> import torch
     >>> honest = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
@@ -128,21 +134,38 @@ def guard(
     '1'
     """
     started = time.perf_counter()
-    inputs = sample.inputs if isinstance(sample, Batch) else sample
-    given: dict[str, dict[str, Any]] = {name: {} for name in WEIGHT_DETECTORS}
-    given |= {name: {"spec": spec, "sample": inputs} for name in BEHAVIOUR_DETECTORS}
-    given["round_jump"] = {"previous": history[-1] if previous is None and history else previous}
-    given["step_history"] = {"history": history}
-    given["loss_jump"] = {"history": history, "sample": sample if isinstance(sample, Batch) else None}
+    given = {
+        "spec": spec,
+        "sample": sample.inputs if isinstance(sample, Batch) else sample,
+        "batch": sample if isinstance(sample, Batch) else None,
+        "previous": history[-1] if previous is None and history else previous,
+        "history": history,
+    }
+    wanted = {**DETECTORS, **dict(_named(one) for one in detectors)}
     findings: dict[str, Finding] = {}
     unchecked: dict[str, str] = {}
-    for name, build in DETECTORS.items():
+    for name, build in wanted.items():
         try:
-            findings[name] = build(**given[name])(Broadcast(model))
+            findings[name] = built_detector(build, given)(Broadcast(model))
         except NotApplicable as reason:
             unchecked[name] = str(reason)
     seen = coverage(model)
     return _combine(findings, unchecked, seen, time.perf_counter() - started)
+
+
+def _named(detector: str | Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
+    if isinstance(detector, str):
+        return detector, DETECTORS.find(detector)
+    return getattr(detector, "__name__", type(detector).__name__), detector
+
+
+def built_detector(build: Callable[..., Any], given: Mapping[str, Any]) -> Detector:
+    """What takes a broadcast is the detector itself; anything else builds it from what it can take."""
+    if wants(build):
+        return build
+    taken = inspect.signature(build).parameters
+    detector: Detector = build(**{name: value for name, value in given.items() if name in taken})
+    return detector
 
 
 def _combine(
@@ -182,7 +205,7 @@ def _few(names: Sequence[str], limit: int = 6) -> str:
 def _false_alarm_rate(findings: Mapping[str, Finding]) -> float:
     rates = calibration()["false_alarms"]
     models = "weights"
-    if any(n in findings for n in BEHAVIOUR_DETECTORS):
+    if any(n in findings for n in looking_at("behaviour")):
         models = "all"
     if "round_jump" in findings:
         models = "with previous"

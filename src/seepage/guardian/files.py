@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.detectors import as_module
-from seepage.errors import SpecError
+from seepage.core.errors import SpecError
+from seepage.core.types import InputSpec
+from seepage.data import Dataset, load_data, standardised
 from seepage.guardian.check import GuardReport, guard
-from seepage.types import InputSpec
-from seepage.workloads.data import Dataset, load_data, standardised
-from seepage.workloads.models.loading import build_model
-from seepage.workloads.models.weights import read_state_dict
+from seepage.guardian.detectors import as_module
+from seepage.models.loading import build_model
+from seepage.models.weights import read_state_dict
 
 Builder = str | Callable[..., nn.Module] | nn.Module
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from seepage.defenses import DEFENSES, MEASURES, DefenseEntry, Deployment, Described
-from seepage.detectors.loss_jump import loss_jump
-from seepage.detectors.step_history import MOST_ROUNDS
-from seepage.errors import NotApplicable
+from seepage.core.errors import NotApplicable
+from seepage.core.types import Batch, Broadcast, Defense, InputSpec, LocalStep, Update, Verdict
+from seepage.defenses import Deployment
 from seepage.guardian.check import GuardReport, guard
-from seepage.types import Batch, Broadcast, Defense, InputSpec, LocalStep, Update, Verdict
+from seepage.guardian.detectors.loss_jump import loss_jump
+from seepage.guardian.detectors.step_history import MOST_ROUNDS
 
 
 def refuse_traps(*, spec: InputSpec | None = None, strict: bool = False) -> Defense:
@@ -43,7 +43,7 @@ def refuse_traps(*, spec: InputSpec | None = None, strict: bool = False) -> Defe
         if report.verdict not in accepted:
             raise NotApplicable(_refusal(number, report.evidence))
         try:
-            losses = loss_jump(history=history, sample=batch)(broadcast)
+            losses = loss_jump(history=history, batch=batch)(broadcast)
         except NotApplicable:
             losses = None  # the first rounds
         if losses is not None and losses.verdict not in accepted:
@@ -86,20 +86,6 @@ def _refusal(number: int, evidence: str) -> str:
     )
 
 
-def _in_an_audit(*, strict: bool = False, deployment: Deployment | None = None) -> Defense:
+def refuse_in_audit(*, strict: bool = False, deployment: Deployment | None = None) -> Defense:
+    """`refuse_traps` with the inputs that the audit knows."""
     return refuse_traps(spec=None if deployment is None else deployment.input, strict=strict)
-
-
-ALL_DEFENSES: dict[str, Described] = {
-    **DEFENSES,
-    **MEASURES,
-    "refuse_traps": DefenseEntry(
-        build=_in_an_audit,
-        description="Refuse to train on a received model that the guard calls a trap.",
-        runs_at="client",
-        trusts="nobody",
-        guarantee="heuristic",
-        adaptive="Hide the trap better, or do without: honest weights leak too.",
-    ),
-}
-"""Every defense an audit can name: those of `seepage.defenses`, and the one that needs the guard."""

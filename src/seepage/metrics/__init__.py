@@ -4,13 +4,15 @@ METRICS names every score; `score_examples` computes those of matched pairs; `ex
 `label_multiset_accuracy` those of a whole batch.
 """
 
-from seepage.metrics.catalogue import METRICS, Metric
+from seepage.core.metric import PSNR_CAP, Metric, MetricFacts
+from seepage.metrics.catalogue import METRICS, requested
 from seepage.metrics.exact import EXACT_TOLERANCE, ExactRule, exact_match
 from seepage.metrics.features import cosine, relative_error
-from seepage.metrics.image import PSNR_CAP, lpips, lpips_available, mse, psnr, ssim
+from seepage.metrics.image import lpips, lpips_available, mse, psnr, ssim
 from seepage.metrics.labels import exact_label_multiset, label_multiset_accuracy
 from seepage.metrics.leakage import ExtractionScores, extraction_from_hits, extraction_scores
 from seepage.metrics.matching import Assignment, assign, nearest_candidate, nearest_truth, pair_errors
+from seepage.metrics.on_request import check_requested, score_requested
 from seepage.metrics.registered import maximum_and_mean, registered_psnr, registered_psnr_available
 from seepage.metrics.scales import column_spread, data_range, error_unit, exact_rule
 from seepage.metrics.scoring import score_examples
@@ -26,8 +28,10 @@ __all__ = [
     "ExactRule",
     "ExtractionScores",
     "Metric",
+    "MetricFacts",
     "assign",
     "bag_of_words_recall",
+    "check_requested",
     "column_spread",
     "cosine",
     "cw_ssim",
@@ -51,9 +55,11 @@ __all__ = [
     "registered_psnr",
     "registered_psnr_available",
     "relative_error",
+    "requested",
     "rmse",
     "rouge_l",
     "score_examples",
+    "score_requested",
     "ssim",
     "token_accuracy",
     "wavelet_scales",

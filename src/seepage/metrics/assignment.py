@@ -16,6 +16,10 @@ from scipy.optimize import linear_sum_assignment
 _SPAN = np.finfo(np.float64).eps ** -0.5
 """Errors that are summed differ by at most this factor: the smallest keeps half its digits."""
 
+_LARGEST = 2**23
+"""Entries of a square of all columns. Beyond it, columns that must be used are made cheap instead, which
+costs the errors as many digits as there are in the number of rows."""
+
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Errors = NDArray[np.float64]
@@ -69,9 +73,8 @@ def _least_error(errors: Errors, exact: Mask, allowed: Mask) -> tuple[Index, Ind
     if rows > columns:
         second, first = _least_error(errors.T, exact.T, allowed.T)
         return first, second
-    whole = bool(allowed.all())
-    costs = errors if whole else np.where(allowed, errors, 0.0)
-    if exact.any() or not whole:
+    costs = np.where(allowed, errors, 0.0)
+    if exact.any() or not allowed.all():
         costs = _restricted(costs, allowed + (rows + 1.0) * exact)
     first, second = linear_sum_assignment(costs)
     real = first < rows
@@ -90,13 +93,18 @@ def _restricted(costs: Errors, gain: Errors) -> Errors:
     own = gain[rows, taken]
     price = np.zeros(gain.shape[1])
     while True:
-        wanted = (gain - (own - price[taken])[:, None]).max(axis=0, initial=0.0)  # (c,)
+        wanted = (gain - (own - price[taken])[:, None]).max(axis=0)  # (c,)
         if (wanted <= price).all():
             break
         price = np.maximum(price, wanted)
     tight = gain - price == (own - price[taken])[:, None]
     restricted = np.where(tight, costs, np.inf)
     if not price.any():
+        return restricted
+    if gain.shape[1] ** 2 > _LARGEST:
+        # far below every sum of costs: it is as good as forbidden not to use them
+        finite = restricted[np.isfinite(restricted)]
+        restricted[:, price > 0] -= (len(gain) + 1.0) * float(np.abs(finite).max(initial=0.0))
         return restricted
     unused = np.where(price > 0, np.inf, 0.0)
     return np.concatenate([restricted, np.tile(unused, (gain.shape[1] - gain.shape[0], 1))])

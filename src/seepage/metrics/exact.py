@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.errors import DataError
+from seepage.core.errors import DataError
 from seepage.metrics.pairs import BLOCK, are_tokens, by_examples, check_comparable, check_pair, wide
 
 EXACT_TOLERANCE = 1e-3

@@ -11,13 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import DataError, NotApplicable
+from seepage.core.errors import DataError, NotApplicable
+from seepage.core.metric import PSNR_CAP
 from seepage.metrics.exact import check_unit
 from seepage.metrics.pairs import by_examples, check_pair
-
-PSNR_CAP = 100.0
-"""PSNR of an exact copy, in dB. Truly it is infinite, which JSON cannot hold and a mean does not survive;
-100 dB is an error of 1e-5 of the range, beyond what 8 or 16 bits can show."""
 
 SSIM_KERNEL = 11
 """Window of Wang et al. 2004, Sec. III-C: 11 x 11, gaussian of sigma 1.5."""

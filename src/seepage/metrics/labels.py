@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seepage.errors import DataError
+from seepage.core.errors import DataError
 
 
 def _check(inferred: Tensor, true: Tensor) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.errors import DataError
+from seepage.core.errors import DataError
+from seepage.core.types import RowCount
 from seepage.metrics.exact import ExactRule
-from seepage.types import RowCount
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.errors import DataError
+from seepage.core.errors import DataError
 from seepage.metrics.assignment import best_pairs
 from seepage.metrics.pairs import BLOCK, are_tokens, check_comparable, wide
 
@@ -60,15 +60,14 @@ def assign(candidates: Tensor, truth: Tensor, *, exact: Tensor | None = None) ->
             f"exact has shape {tuple(exact.shape)} for {len(candidates)} candidates and {len(truth)} true "
             "examples: give one entry for each pair."
         )
-    matched = torch.full((len(truth),), -1, dtype=torch.int64, device=truth.device)
-    errors = torch.full((len(truth),), torch.inf, dtype=wide(truth[:0]).dtype, device=truth.device)
+    matched = torch.full((len(truth),), -1, device=truth.device)
+    errors = torch.full_like(wide(matched), torch.inf)
     if len(candidates):
         rows, columns = best_pairs(
             wide(pair_errors(candidates, truth).cpu()).numpy(),
             exact=None if exact is None else exact.cpu().numpy(),
         )
-        used = torch.as_tensor(rows, dtype=torch.int64, device=truth.device)
-        found = torch.as_tensor(columns, dtype=torch.int64, device=truth.device)
+        used, found = (torch.as_tensor(part, device=truth.device) for part in (rows, columns))
         matched[found] = used
         errors[found] = _paired(_mean_error, candidates, truth, used, found)
     return Assignment(matched, errors)
@@ -165,7 +164,7 @@ def squared_distances(candidates: Tensor, truth: Tensor) -> Tensor:
     first, second = close.nonzero(as_tuple=True)
     if len(first):
         distances[first, second] = _paired(_squared_error, candidates, truth, first, second)
-    return distances.nan_to_num(nan=_HUGE, posinf=_HUGE).clamp(max=_HUGE)
+    return distances.nan_to_num(nan=_HUGE).clamp(max=_HUGE)
 
 
 def _paired(
@@ -177,7 +176,7 @@ def _paired(
 ) -> Tensor:
     """`error` of candidates[first[i]] against truth[second[i]] for every i, straight from the values."""
     rows = max(1, BLOCK // truth.shape[1])
-    parts = zip(first.split(rows), second.split(rows), strict=True)
+    parts = torch.stack([first, second]).split(rows, 1)
     return torch.cat([error(candidates[some], truth[others]) for some, others in parts])
 
 

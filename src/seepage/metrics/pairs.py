@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from seepage.errors import DataError
+from seepage.core.errors import DataError
 
-BLOCK = 2**23
-"""Most elements that are held in float64 at a time (64 MiB), whatever the size of the inputs."""
+BLOCK = 2**21
+"""Most elements that are held in float64 at a time (16 MiB), whatever the size of the inputs."""
 
 
 def wide(values: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from seepage.errors import DataError, NotApplicable
+from seepage.core.errors import DataError, NotApplicable
 from seepage.metrics.exact import check_unit
 from seepage.metrics.extras import extras_available
 from seepage.metrics.image import psnr

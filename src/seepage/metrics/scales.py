@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seepage.errors import DataError
+from seepage.core.errors import DataError
+from seepage.core.types import INPUT_SPACE, ColumnKind, InputSpec, Modality
 from seepage.metrics.exact import EXACT_TOLERANCE, ExactRule
 from seepage.metrics.pairs import wide
-from seepage.types import INPUT_SPACE, ColumnKind, InputSpec, Modality
 
 
 def _nonzero(spread: Tensor, magnitude: Tensor) -> Tensor:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from seepage.errors import DataError
-from seepage.metrics.exact import EXACT_TOLERANCE
+from seepage.core.errors import DataError
+from seepage.core.types import INPUT_SPACE, InputSpec, Modality
 from seepage.metrics.features import cosine, relative_error
 from seepage.metrics.image import mse, psnr, ssim
 from seepage.metrics.pairs import are_tokens, check_comparable, check_pair, wide
 from seepage.metrics.scales import column_spread, data_range, exact_rule
 from seepage.metrics.tabular import rmse
 from seepage.metrics.text import bag_of_words_recall, find_padding, rouge_l, token_accuracy
-from seepage.types import INPUT_SPACE, InputSpec, Modality
 
 
 def score_examples(
@@ -21,7 +20,7 @@ def score_examples(
     spec: InputSpec,
     *,
     space: str,
-    tolerance: float = EXACT_TOLERANCE,
+    exact: Tensor | None = None,
     reference: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Scores (n,) of n matched pairs by name, in float64; `exact` is 0 or 1. No pairs give empty scores.
@@ -33,7 +32,8 @@ def score_examples(
 
     A spec that knows no value range (tables: no spread) is judged by the true values' own, see
     `scales.error_unit`. `reference` holds the true examples it is taken from: give all of them where `truth`
-    has only the matched ones, or the unit shifts with every attack.
+    has only the matched ones, or the unit shifts with every attack. `exact` (n,) bool: which pairs are the
+    same example, where their matching has judged it already.
 
     >>> import torch
     >>> spec = InputSpec(modality=Modality.IMAGE, shape=(1, 8, 8), num_classes=2)
@@ -47,7 +47,7 @@ def score_examples(
         _check_input(truth, spec)
     if len(truth) == 0:
         blank = truth.new_zeros(1, *truth.shape[1:])
-        scores = score_examples(blank, blank, spec, space=space, tolerance=tolerance)
+        scores = score_examples(blank, blank, spec, space=space)
         return {name: score[:0] for name, score in scores.items()}
     reference = truth if reference is None else reference
     check_comparable(reference, truth)
@@ -55,8 +55,9 @@ def score_examples(
         scores = _BY_MODALITY[spec.modality](recon, truth, spec, reference)
     else:
         scores = {"relative_error": relative_error(recon, truth), "cosine": cosine(recon, truth)}
-    rule = exact_rule(spec, reference, space=space, tolerance=tolerance)
-    return scores | {"exact": wide(rule.pairs(recon, truth))}
+    if exact is None:
+        exact = exact_rule(spec, reference, space=space).pairs(recon, truth)
+    return scores | {"exact": wide(exact)}
 
 
 def _check_input(truth: Tensor, spec: InputSpec) -> None:

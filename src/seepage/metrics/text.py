@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from seepage.errors import DataError
+from seepage.core.errors import DataError
 from seepage.metrics.pairs import are_tokens, check_pair, wide
 
 PADDING_WORDS = ("<pad>", "[PAD]", "<PAD>", "[pad]")

@@ -14,7 +14,7 @@ import warnings
 
 from torch import Tensor, nn
 
-from seepage.errors import DataError, NotApplicable
+from seepage.core.errors import DataError, NotApplicable
 from seepage.metrics.exact import check_unit
 from seepage.metrics.extras import extras_available
 from seepage.metrics.pairs import by_examples, check_pair

@@ -1,13 +1,13 @@
 """Reports: one HTML page, a terminal summary, a machine form. They read run folders and nothing else."""
 
-from seepage.log.pictures import picture_grid, to_png
+from seepage.record.pictures import picture_grid, to_png
 from seepage.report.html import render_html, write_html
+from seepage.report.judgement import AuditVerdict, verdict
 from seepage.report.plan import left_out, plan_text
 from seepage.report.terminal import print_summary, to_json
-from seepage.report.verdict import Verdict, verdict
 
 __all__ = [
-    "Verdict",
+    "AuditVerdict",
     "left_out",
     "picture_grid",
     "plan_text",

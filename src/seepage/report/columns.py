@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seepage.log import BASELINE, AttackSummary, ColumnRecord
+from seepage.record import BASELINE, AttackSummary, ColumnRecord
 from seepage.report.words import DASH, percent, plural
 
 SHOWN, NAMED = 60, 5
@@ -54,7 +54,7 @@ def columns_line(summaries: Sequence[AttackSummary]) -> str:
     """One sentence on the columns under the attack that got most of them; empty where there is none.
 
     >>> age = ColumnRecord(name="age", kind="integer", right=46, guessed=3, examples=48)
-    >>> from seepage.log import AttackRef
+    >>> from seepage.record import AttackRef
     >>> columns_line([AttackSummary(
     ...     attack=AttackRef(name="tag"), status="done", scores={}, baseline={}, columns=(age,)
     ... )])

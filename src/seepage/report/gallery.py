@@ -8,11 +8,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from seepage.errors import LogError
-from seepage.log import AuditLog, Cell, Example, InputRecord
-from seepage.log.pictures import Array, to_png, value_limits
-from seepage.report.measures import MAIN, SECOND, main_measure, measure
-from seepage.report.words import NOUNS, class_name, number, plural, short_number
+from seepage.core.errors import LogError
+from seepage.names.metrics import BESIDE, leading
+from seepage.record import AuditLog, Cell, Example, InputRecord
+from seepage.record.pictures import Array, to_png, value_limits
+from seepage.report.words import NOUNS, class_name, plural, short_number, with_unit
 
 SMALL_SIDE, LONGEST = 96, 160
 """Pictures up to SMALL_SIDE are enlarged with hard pixels; larger than LONGEST are shrunk for the page."""
@@ -74,11 +74,11 @@ def _gallery(log: AuditLog, cell: Cell) -> Gallery:
 
 
 def _most_leaked_first(log: AuditLog, cell: Cell) -> list[Example]:
-    what = main_measure(log.header, cell.space, cell.examples[0].scores)
+    what = leading(cell.examples[0].scores, log.header.input.modality)
     worst = float("-inf") if what.higher_leaks else float("inf")
 
     def leak(example: Example) -> tuple[bool, bool, float]:
-        score = example.scores.get(what.key, worst)
+        score = example.scores.get(what.name, worst)
         return example.scores.get("exact") == 1.0, example.recovered, score if what.higher_leaks else -score
 
     return sorted(cell.examples, key=leak, reverse=True)
@@ -115,9 +115,9 @@ def _item(log: AuditLog, cell: Cell, example: Example, truth: Array | None, rebu
 
 def _scores(log: AuditLog, example: Example) -> tuple[tuple[str, str], ...]:
     modality = log.header.input.modality
-    wanted = (MAIN[modality][0], SECOND[modality])
-    found = [measure(key) for key in wanted if key and key in example.scores]
-    return tuple((m.title, m.with_unit(example.scores[m.key])) for m in found)
+    wanted = (leading((), modality), log.header.metric(BESIDE.get(modality, "")), *log.header.metrics)
+    found = [metric for metric in wanted if metric.name in example.scores]
+    return tuple((metric.title, with_unit(metric, example.scores[metric.name])) for metric in found)
 
 
 def _with_words(item: Item, example: Example) -> Item:
@@ -161,7 +161,7 @@ def _cell(value: float, kind: str) -> str:
     """
     if kind == "real" or not math.isfinite(value):
         return short_number(value)
-    return number(value, 2).rstrip("0").rstrip(".")
+    return f"{round(value, 2) + 0.0:.2f}".rstrip("0").rstrip(".")
 
 
 def data_uri(png: bytes) -> str:

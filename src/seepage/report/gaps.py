@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from seepage.log import AttackSummary, AuditLog, NotTried
+from seepage.record import AttackSummary, AuditLog, NotTried
 from seepage.report.words import join, plural
 
 _LONGEST = 90
@@ -18,17 +19,30 @@ _NOT_TRIED = {
 }
 
 
-def nothing_finished(attacks: Sequence[AttackSummary]) -> str:
+@dataclass(frozen=True)
+class Spoiled:
+    """Attacks that finished with scores that say nothing, by their titles."""
+
+    no_number: Sequence[str] = ()
+    no_guess: Sequence[str] = ()
+    """The log holds no score of the baseline to compare theirs with."""
+
+
+def nothing_finished(attacks: Sequence[AttackSummary], spoiled: Spoiled) -> str:
     """The headline where nothing was measured."""
     if attacks and all(s.status == "not_applicable" for s in attacks):
         return "No attack of this audit can work in this setting, so nothing was measured."
-    if any(s.cells for s in attacks):
+    if spoiled.no_guess and spoiled.no_number:
+        return "No attack has scores that can be compared with a guess, so nothing was measured."
+    if spoiled.no_guess:
+        return "The log holds no baseline to compare an attack with, so nothing was measured."
+    if spoiled.no_number:
         return "The scores of every attack are no numbers, so nothing was measured."
     return "No attack has finished, so nothing can be said yet."
 
 
 def gaps(
-    log: AuditLog, attacks: Sequence[AttackSummary], no_numbers: Sequence[str], *, reasons: bool
+    log: AuditLog, attacks: Sequence[AttackSummary], spoiled: Spoiled, *, reasons: bool
 ) -> Iterator[str]:
     """Attacks that said nothing, cells that are still to run and, with `reasons`, what was not tried.
 
@@ -47,8 +61,10 @@ def gaps(
             yield f"{words}: {'; '.join(f'{join(names)} ({why})' for why, names in by_reason.items())}."
         elif found and status != "partial":
             yield f"{words}: {join([s.attack.name for s in found])}; the reason is given below."
-    if no_numbers:
-        yield f"Not counted, for its scores are no numbers: {join(no_numbers)}."
+    if spoiled.no_number:
+        yield f"Not counted, for its scores are no numbers: {join(spoiled.no_number)}."
+    if spoiled.no_guess:
+        yield f"Not counted, for the log holds no baseline to compare it with: {join(spoiled.no_guess)}."
     if reasons:
         yield from not_tried(log.header.not_tried)
     if log.missing:

@@ -1,25 +1,31 @@
-"""One HTML file that holds everything: no script, no font, no picture from elsewhere."""
+"""The page of an audit: verdict, table, and a section for each attack."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
-from markupsafe import Markup
-
-from seepage.log import BASELINE, AttackSummary, AuditLog, Cell, summarise, write_atomically
+from seepage.core.metric import MetricFacts
+from seepage.names.metrics import leading
+from seepage.record import (
+    BASELINE,
+    SCHEMA_VERSION,
+    AttackSummary,
+    AuditLog,
+    Cell,
+    summarise,
+    write_atomically,
+)
 from seepage.report.columns import Columns, build_columns
+from seepage.report.distribution import Distribution, build_distribution
+from seepage.report.frame import render
 from seepage.report.gallery import Gallery, build_galleries
 from seepage.report.impact import Impact, build_impact
-from seepage.report.measures import main_measure, measure
-from seepage.report.spread import Spread, build_spread
-from seepage.report.table import STATUS, Figure, build_table, figure
+from seepage.report.judgement import verdict
+from seepage.report.table import STATUS, FigureText, build_table, figure
 from seepage.report.vantage import protocol
-from seepage.report.verdict import verdict
 from seepage.report.words import class_name, duration, number, plural, sentence, short_number, things
 
 
@@ -31,14 +37,14 @@ class Section:
     is_baseline: bool
     status: str
     reason: str
-    figures: tuple[tuple[str, Figure, Figure], ...]
+    figures: tuple[tuple[str, FigureText, FigureText], ...]
     """Per-example metrics: title, the attack's figure, the guess's."""
-    batch_figures: tuple[tuple[str, Figure], ...]
+    batch_figures: tuple[tuple[str, FigureText], ...]
     columns: Columns | None
     cost: str
     galleries: tuple[Gallery, ...]
     seeds_left: int
-    spread: Spread | None
+    distribution: Distribution | None
     impact: Impact | None
     labels: tuple[tuple[str, int, int], ...]
     """Classes with the number of examples inferred and true, summed over seeds."""
@@ -47,19 +53,13 @@ class Section:
 def render_html(log: AuditLog) -> str:
     """The whole report as one self-contained page; a partial log gives a partial report that says so."""
     header, summaries = log.header, summarise(log)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("seepage.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["breakable"] = breakable
     # the baseline's own section is for reference and comes last
     ordered = sorted(summaries, key=lambda s: s.attack.name == BASELINE)
     ruling = verdict(log, summaries)
-    return environment.get_template("report.html.j2").render(
+    return render(
+        "report.html.j2",
         header=header,
+        schema_version=SCHEMA_VERSION,
         verdict=ruling,
         anchors={s.attack.key: i for i, s in enumerate(summaries)},
         badge=ruling.badge,
@@ -68,22 +68,13 @@ def render_html(log: AuditLog) -> str:
         tolerance=tolerance_in_words(log, [s.space for s in summaries]),
         interval_note=_interval_note(summaries),
         protocol=[(key, _plain(value)) for key, value in protocol(header).items()],
-        spec=json.dumps(header.spec, indent=2, ensure_ascii=False, default=str),
+        spec=header.spec,
         missing=_missing(log),
         left_out=[(one.name, sentence(one.reason)) for one in header.not_tried],
         shape=" × ".join(str(n) for n in header.input.shape),
         noun=things(header, 2).split()[1],
         one=things(header, 1).split()[1],
     )
-
-
-def breakable(name: str) -> Markup:
-    """A name that may break after an underscore, so that long ones stay readable in narrow columns.
-
-    >>> str(breakable("a_<b>"))
-    'a_<wbr>&lt;b&gt;'
-    """
-    return Markup("<wbr>").join(part for part in re.split(r"(?<=[_(])", name))
 
 
 def write_html(log: AuditLog, path: Path | None = None) -> Path:
@@ -103,9 +94,11 @@ def build_section(log: AuditLog, summary: AttackSummary) -> Section:
         is_baseline=summary.attack.name == BASELINE,
         status=STATUS.get(summary.status, summary.status),
         reason=sentence(summary.reason),
-        figures=tuple(_figure_pair(summary, key) for key in _main_first(log, summary, per_example)),
+        figures=tuple(
+            _figure_pair(log.header.metric(key), summary) for key in _main_first(log, summary, per_example)
+        ),
         batch_figures=tuple(
-            (measure(key).title, figure(measure(key), estimate))
+            (log.header.metric(key).heading, figure(log.header.metric(key), estimate))
             for key, estimate in summary.scores.items()
             if key not in per_example
         ),
@@ -113,7 +106,7 @@ def build_section(log: AuditLog, summary: AttackSummary) -> Section:
         cost=_cost(summary),
         galleries=galleries,
         seeds_left=seeds_left,
-        spread=build_spread(log.header, cells),
+        distribution=build_distribution(log.header, cells),
         impact=build_impact(log.header, cells),
         labels=_labels(log, cells),
     )
@@ -124,16 +117,13 @@ def _is_per_example(cells: Sequence[Cell], key: str) -> bool:
 
 
 def _main_first(log: AuditLog, summary: AttackSummary, keys: Sequence[str]) -> list[str]:
-    main = main_measure(log.header, summary.space, summary.scores).key
+    main = leading(summary.scores, log.header.input.modality).name
     return sorted(keys, key=lambda key: key != main)
 
 
-def _figure_pair(summary: AttackSummary, key: str) -> tuple[str, Figure, Figure]:
-    what = measure(key)
-    title = f"{what.title} ({what.unit})" if what.unit else what.title
-    if key == "exact":
-        title = "Exact (share)"
-    return title, figure(what, summary.scores[key]), figure(what, summary.baseline.get(key))
+def _figure_pair(what: MetricFacts, summary: AttackSummary) -> tuple[str, FigureText, FigureText]:
+    guess = summary.baseline.get(what.name)
+    return what.heading, figure(what, summary.scores[what.name]), figure(what, guess)
 
 
 def _cost(summary: AttackSummary) -> str:

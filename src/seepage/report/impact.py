@@ -6,13 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seepage.log import Association, Cell, Header, associations, by_class
-from seepage.report.measures import Measure, main_measure
-from seepage.report.spread import nice_ticks
-from seepage.report.words import class_name, number, plural
+from seepage.core.metric import MetricFacts
+from seepage.names.metrics import leading
+from seepage.record import Association, Cell, Header, associations, by_class
+from seepage.report.distribution import nice_ticks
+from seepage.report.words import class_name, number, plural, text
 
 TRAITS = {"loss": "loss under the honest model", "distance": "distance from the class mean"}
 SURE = 0.05
+DOTS = 1000
+"""Most that a plot draws: of more examples it shows every so-manieth. Cost: the size of the page."""
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 320.0, 200.0, 48.0, 40.0, 8.0
 
 
@@ -46,15 +49,17 @@ def build_impact(header: Header, cells: Sequence[Cell]) -> Impact | None:
     done = [c for c in cells if c.status == "done" and c.examples]
     if not done or not any(e.traits for c in done for e in c.examples):
         return None
-    what = main_measure(header, done[0].space, done[0].examples[0].scores)
-    found = associations(done, what.key, higher_leaks=what.higher_leaks)
-    classes = by_class(done, what.key)
+    what = leading(done[0].examples[0].scores, header.input.modality)
+    found = associations(done, what.name, higher_leaks=what.higher_leaks)
+    classes = by_class(done, what.name)
     if not found:
         return None
     return Impact(
         sentences=tuple(in_words(a) for a in found),
         plots=tuple(_scatter(done, a.trait, what) for a in found),
-        classes=tuple((class_name(header, c.label), c.examples, c.exact, what.text(c.mean)) for c in classes),
+        classes=tuple(
+            (class_name(header, c.label), c.examples, c.exact, text(what, c.mean)) for c in classes
+        ),
         metric=what.words,
     )
 
@@ -69,20 +74,22 @@ def in_words(found: Association) -> str:
     trait = TRAITS.get(found.trait, found.trait)
     p_value = number(found.p_value, 3 if found.p_value < 0.1 else 2)
     size = f"{plural(found.examples, 'example')} in {plural(found.batches, 'batch', 'batches')}"
-    figures = f"rank correlation {found.correlation:+.2f}, p = {p_value}, {size}"
+    equals = "" if p_value.startswith("<") else "= "
+    figures = f"rank correlation {found.correlation:+.2f}, p {equals}{p_value}, {size}"
     if found.p_value > SURE:
         return f"No sign that leakage depends on the {trait} ({figures})."
     more = "larger" if found.correlation > 0 else "smaller"
     return f"Examples with a {more} {trait} leak more ({figures})."
 
 
-def _scatter(cells: Sequence[Cell], trait: str, what: Measure) -> Scatter:
+def _scatter(cells: Sequence[Cell], trait: str, what: MetricFacts) -> Scatter:
     pairs = [
-        (e.traits[trait], e.scores[what.key])
+        (e.traits[trait], e.scores[what.name])
         for c in cells
         for e in c.examples
-        if math.isfinite(e.traits.get(trait, math.nan)) and math.isfinite(e.scores.get(what.key, math.nan))
+        if math.isfinite(e.traits.get(trait, math.nan)) and math.isfinite(e.scores.get(what.name, math.nan))
     ]
+    drawn = pairs[:: -(-len(pairs) // DOTS)]
     across, up = nice_ticks(*_ends(x for x, _ in pairs)), nice_ticks(*_ends(y for _, y in pairs))
 
     def x_of(value: float) -> float:
@@ -96,12 +103,16 @@ def _scatter(cells: Sequence[Cell], trait: str, what: Measure) -> Scatter:
         width=WIDTH,
         height=HEIGHT,
         left=LEFT,
-        points=tuple((x_of(x), y_of(y)) for x, y in pairs),
+        points=tuple((x_of(x), y_of(y)) for x, y in drawn),
         ticks_x=tuple((x_of(t), f"{t:g}") for t in across),
         ticks_y=tuple((y_of(t), f"{t:g}") for t in up),
         title=title,
-        description=f"{what.title} of each example over its {title}",
+        description=f"{what.title} of {_shown(len(drawn), len(pairs))} over its {title}",
     )
+
+
+def _shown(drawn: int, there: int) -> str:
+    return "each example" if drawn == there else f"{drawn:,} of {there:,} examples, evenly picked, each"
 
 
 def _ends(values: object) -> tuple[float, float]:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isclose, isfinite
+from typing import Literal
 
-from seepage.log import Cell, Estimate
-from seepage.report.measures import MEASURES, Lead, Measure
+from seepage.core.metric import MetricFacts
+from seepage.names.metrics import METRICS
+from seepage.record import Cell, Estimate
+
+Lead = Literal["far", "ahead", "none"]
 
 Pairs = list[list[tuple[float, float]]]
 """By batch: the attack's score and the guess's on one example each."""
 
 
-def lead(measure: Measure, cells: Sequence[Cell]) -> Lead:
+def lead(metric: MetricFacts, cells: Sequence[Cell]) -> Lead:
     """How sure it is that the attack beats the guess on average, over all finished cells of one attack."""
-    key = measure.key
+    key = metric.name
     return _of_pairs(
-        measure,
+        metric,
         [
             [(e.scores[key], e.baseline[key]) for e in cell.examples if key in e.scores and key in e.baseline]
             for cell in cells
@@ -33,11 +37,11 @@ def labels_lead(cells: Sequence[Cell], guesses: Sequence[Cell]) -> Lead:
 
     So batches that all gained one label do not count as a gain that is known exactly.
     """
-    measure = MEASURES["label_accuracy"]
-    guessed = {cell.seed: cell.batch_scores.get(measure.key) for cell in guesses}
+    metric = METRICS["label_accuracy"]
+    guessed = {cell.seed: cell.batch_scores.get(metric.name) for cell in guesses}
     pairs: Pairs = []
     for cell in cells:
-        found, guess = cell.batch_scores.get(measure.key), guessed.get(cell.seed)
+        found, guess = cell.batch_scores.get(metric.name), guessed.get(cell.seed)
         if found is None or guess is None or not isfinite(found - guess):
             continue
         size = len(cell.examples)
@@ -47,17 +51,17 @@ def labels_lead(cells: Sequence[Cell], guesses: Sequence[Cell]) -> Lead:
             pairs.append([one] * more + [(0.0, 0.0)] * (size - more))
         else:
             pairs.append([(found, guess)])
-    return _of_pairs(measure, pairs)
+    return _of_pairs(metric, pairs)
 
 
-def _of_pairs(measure: Measure, pairs: Pairs) -> Lead:
+def _of_pairs(metric: MetricFacts, pairs: Pairs) -> Lead:
     count = sum(len(batch) for batch in pairs)
     if count < 2:  # a single value has no interval, so for it only a wide margin counts
-        far = any(measure.beats(value, guess, margins=1) for batch in pairs for value, guess in batch)
+        far = any(metric.beats(value, guess, margins=1) for batch in pairs for value, guess in batch)
         return "far" if far else "none"
 
     def least(margins: float) -> float:
-        return Estimate.of([[measure.gain(*pair, margins=margins) for pair in batch] for batch in pairs]).low
+        return Estimate.of([[metric.gain(*pair, margins=margins) for pair in batch] for batch in pairs]).low
 
     if not least(0) > 0:  # also where a score is no number
         return "none"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seepage.log import BASELINE, AttackSummary, Estimate, Header
-from seepage.report.measures import MAIN, MEASURES, SECOND, Measure, measure, summary_measure
-from seepage.report.words import DASH, duration, number, percent
+from seepage.core.metric import MetricFacts
+from seepage.names.metrics import BESIDE, leading
+from seepage.record import BASELINE, AttackSummary, Estimate, Header
+from seepage.report.words import DASH, duration, interval, number, percent, text
 
 STATUS = {
     "done": "done",
@@ -19,7 +20,7 @@ STATUS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class FigureText:
     """A mean and its interval in words; `note` names the metric where it is not the column's."""
 
     mean: str = DASH
@@ -28,7 +29,7 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class AttackRow:
     """One attack."""
 
     title: str
@@ -38,8 +39,8 @@ class Row:
     status_key: str
     reason: str
     exact: str
-    main: Figure
-    guess: Figure
+    main: FigureText
+    guess: FigureText
     second: str
     claims: str
     labels: str
@@ -49,59 +50,60 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class AttackTable:
     """`main` and `second` are the columns' metrics; `second` is None where the modality has one only."""
 
-    main: Measure
-    second: Measure | None
-    rows: tuple[Row, ...]
+    main: MetricFacts
+    second: MetricFacts | None
+    rows: tuple[AttackRow, ...]
 
 
-def build_table(header: Header, summaries: Sequence[AttackSummary]) -> Table:
+def build_table(header: Header, summaries: Sequence[AttackSummary]) -> AttackTable:
     """Rows in the order of the log, but the baseline first whatever the log says."""
-    finished = [s for s in summaries if s.cells and s.space == "input"]
-    main = summary_measure(header, finished[0]) if finished else MEASURES[MAIN[header.input.modality][0]]
-    second_key = SECOND[header.input.modality]
-    second = measure(second_key) if second_key else None
+    modality = header.input.modality
+    finished = next((s.scores for s in summaries if s.cells and s.space == "input"), {})
+    main = leading(finished, modality)
+    second = header.metric(BESIDE[modality]) if modality in BESIDE else None
     ordered = sorted(summaries, key=lambda s: s.attack.name != BASELINE)
-    return Table(main, second, tuple(_row(header, s, main, second) for s in ordered))
+    return AttackTable(main, second, tuple(_row(header, s, main, second) for s in ordered))
 
 
-def figure(what: Measure, estimate: Estimate | None, *, note: str = "") -> Figure:
+def figure(what: MetricFacts, estimate: Estimate | None, *, note: str = "") -> FigureText:
     """A mean with its interval; a single value has none."""
     if estimate is None:
-        return Figure()
-    spread = what.range_text(estimate) if estimate.n > 1 else ""
-    return Figure(mean=what.text(estimate.value), interval=spread, note=note)
+        return FigureText()
+    return FigureText(mean=text(what, estimate.value), interval=interval(estimate, what), note=note)
 
 
 def _claims(summary: AttackSummary) -> str:
     """How many are right, and how many examples that is where some were claimed more than once."""
     if not summary.claims:
         return DASH
+    if summary.claims_right is None:
+        return f"{summary.claims}, not checked\n({summary.claimed_examples} different)"
     right = f"{summary.claims_right} of {summary.claims}"
     once = summary.claimed_examples == summary.claims_right
     return right if once else f"{right}\n({summary.claimed_examples} different)"
 
 
-def _row(header: Header, summary: AttackSummary, main: Measure, second: Measure | None) -> Row:
-    own = summary_measure(header, summary)
+def _row(header: Header, summary: AttackSummary, main: MetricFacts, second: MetricFacts | None) -> AttackRow:
+    own = leading(summary.scores, header.input.modality)
     note = "" if own is main else own.words
     ran = summary.cells > 0
     labels = summary.scores.get("label_accuracy")
     # an attack on features has no SSIM: the column stays empty rather than hold another metric
-    beside = summary.scores.get(second.key) if second else None
-    return Row(
+    beside = summary.scores.get(second.name) if second else None
+    return AttackRow(
         title=summary.attack.title,
         key=summary.attack.key,
         is_baseline=summary.attack.name == BASELINE,
         status=STATUS.get(summary.status, summary.status),
         status_key=summary.status,
         reason=summary.reason,
-        exact=f"{summary.exact} of {summary.examples}" if ran else DASH,
-        main=figure(own, summary.scores.get(own.key), note=note),
-        guess=figure(own, summary.baseline.get(own.key)),
-        second=second.text(beside.value) if second and beside else DASH,
+        exact=f"{summary.exact} of {summary.examples}" if ran and summary.claims_right is not None else DASH,
+        main=figure(own, summary.scores.get(own.name), note=note),
+        guess=figure(own, summary.baseline.get(own.name)),
+        second=text(second, beside.value) if second and beside else DASH,
         claims=_claims(summary),
         labels=percent(labels.value) if labels else DASH,
         time=duration(summary.seconds) if ran else DASH,

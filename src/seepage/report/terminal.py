@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from seepage.log import AuditLog, summarise
+from seepage.record import SCHEMA_VERSION, AuditLog, summarise
 from seepage.report.columns import columns_line
+from seepage.report.judgement import verdict
 from seepage.report.plan import left_out
-from seepage.report.table import Row, Table, build_table
-from seepage.report.verdict import verdict
+from seepage.report.table import AttackRow, AttackTable, build_table
 from seepage.report.words import printable, sentence
 
 WIDTH = 100
@@ -36,7 +36,13 @@ ESSENTIALS = {
     "device",
     "git_revision",
 }
-COLOURS = {"high": "bold red", "some": "bold yellow", "none_shown": "bold", "unknown": "bold"}
+COLOURS = {
+    "high": "bold red",
+    "some": "bold yellow",
+    "none_shown": "bold",
+    "claimed": "bold yellow",
+    "unknown": "bold",
+}
 """Nothing is green: that no attack got anything is no good news, only no news."""
 
 
@@ -77,8 +83,8 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
         console.print(Text(printable(told)), width=width)
 
 
-def _rich_table(table: Table, last_columns: int, *, widest_name: int = NAME_WIDTH) -> RichTable:
-    unit = f", {table.main.unit}" if table.main.unit else ""
+def _rich_table(table: AttackTable, last_columns: int, *, widest_name: int = NAME_WIDTH) -> RichTable:
+    unit = f", {table.main.suffix}" if table.main.suffix else ""
     rich = RichTable(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     rich.add_column("Attack", overflow="fold", min_width=NAME_WIDTH, max_width=widest_name)
     for title in ("Exact", f"{table.main.title}{unit}\n(95 % interval)", "Baseline\n(95 % interval)"):
@@ -92,7 +98,7 @@ def _rich_table(table: Table, last_columns: int, *, widest_name: int = NAME_WIDT
     return rich
 
 
-def _cells(row: Row, table: Table, last_columns: int) -> list[Text]:
+def _cells(row: AttackRow, table: AttackTable, last_columns: int) -> list[Text]:
     name = Text(printable(row.title.replace("(", " (", 1)))  # a place to break the line before parameters
     if row.is_baseline:
         name.append(" (baseline)", style="dim")
@@ -120,7 +126,7 @@ def to_json(log: AuditLog) -> dict[str, Any]:
     ruling = verdict(log, summaries)
     there = {cell.id for cell in log.cells}
     return {
-        "schema_version": header.schema_version,
+        "schema_version": SCHEMA_VERSION,
         "verdict": {
             "outcome": ruling.outcome,
             "level": ruling.level,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seepage.log import AttackSummary, AuditLog, Header
+from seepage.record import AttackSummary, AuditLog, Header
 from seepage.report.words import plural
 
 

@@ -6,7 +6,8 @@ import math
 import unicodedata
 from collections.abc import Sequence
 
-from seepage.log import Header
+from seepage.core.metric import SHARE, MetricFacts
+from seepage.record import Estimate, Header
 
 NOUNS = {"image": ("image", "images"), "text": ("text", "texts"), "tabular": ("row", "rows")}
 DASH = "–"
@@ -26,21 +27,33 @@ def things(header: Header, count: int) -> str:
     return plural(count, *NOUNS[header.input.modality])
 
 
+def unit(header: Header) -> str:
+    """What the cells of an attack differ in: a seed of the simulation, or one of the recorded exchanges."""
+    return "exchange" if header.spec.get("recorded") else "seed"
+
+
 def share(header: Header, part: int, whole: int) -> str:
     """`14 of 20 images`, `1 of 1 image`: the noun follows the whole."""
     return f"{part} of {things(header, whole)}"
 
 
-def number(value: float, decimals: int) -> str:
+def number(value: float, decimals: int, reach: tuple[float, float] = (-math.inf, math.inf)) -> str:
     """Fixed decimals, so that columns align; a dash for what is not a number.
 
-    >>> number(3.14159, 2), number(float("nan"), 2)
-    ('3.14', '–')
+    What is not zero, nor at an end of its reach, never reads as if it were.
+
+    >>> number(3.14159, 2), number(0.0, 2), number(0.0004, 2), number(-0.0004, 2), number(float("nan"), 2)
+    ('3.14', '0.00', '< 0.01', '> -0.01', '–')
+    >>> number(99.99, 1, (0.0, 100.0)), number(100.0, 1, (0.0, 100.0))
+    ('> 99.9', '100.0')
     """
     if not math.isfinite(value):
         return DASH
-    text = f"{value:.{decimals}f}"
-    return text.lstrip("-") if float(text) == 0 else text
+    shown, step = float(f"{value:.{decimals}f}"), 10.0**-decimals
+    for end in {0.0, *reach}:
+        if shown == end and not math.isclose(value, end):  # an exact copy's similarity has rounding errors
+            return f"< {end + step:.{decimals}f}" if value > end else f"> {end - step:.{decimals}f}"
+    return f"{shown + 0.0:.{decimals}f}"
 
 
 def short_number(value: float) -> str:
@@ -52,18 +65,71 @@ def short_number(value: float) -> str:
     return f"{value:.6g}" if math.isfinite(value) else DASH
 
 
-def percent(value: float) -> str:
-    """A share in [0, 1] as whole percents, never rounded up to 100 nor down to 0.
+def percent(value: float | Estimate | None) -> str:
+    """A share in [0, 1], never rounded up to all nor down to nothing; a dash for what is not known.
 
-    >>> percent(0.5), percent(0.999), percent(1.0), percent(0.001)
-    ('50 %', '99 %', '100 %', '1 %')
+    >>> [percent(share) for share in (0.0, 0.0004, 0.5, 1 / 3, 0.9999, 1.0, None)]
+    ['0 %', '< 0.1 %', '50 %', '33.3 %', '> 99.9 %', '100 %', '–']
     """
-    if not math.isfinite(value):
+    value = value.value if isinstance(value, Estimate) else value
+    if value is None or not math.isfinite(value):
         return DASH
-    whole = round(100 * value)
-    if 0 < value < 1:
-        whole = min(99, max(1, whole))
-    return f"{whole} %"
+    if 0 < value < 0.001 or 0.999 < value < 1:
+        return "< 0.1 %" if value < 0.5 else "> 99.9 %"
+    whole = math.isclose(100 * value, round(100 * value))
+    return f"{100 * value:.{0 if whole else 1}f} %"
+
+
+def text(metric: MetricFacts, value: float) -> str:
+    """A value as it stands in a column under its metric's heading, with its unit.
+
+    >>> from seepage.names.metrics import METRICS
+    >>> text(METRICS["exact"], 0.9999), text(METRICS["psnr"], 31.47), text(METRICS["mse"], 1e-7)
+    ('> 99.9 %', '31.5', '< 0.0001')
+    """
+    return percent(value) if metric.unit == SHARE else number(value, metric.decimals, metric.reach)
+
+
+def with_unit(metric: MetricFacts, value: float) -> str:
+    """A value as it stands in a sentence.
+
+    >>> from seepage.names.metrics import METRICS
+    >>> with_unit(METRICS["psnr"], 31.47), with_unit(METRICS["token_accuracy"], 0.25)
+    ('31.5 dB', '25 %')
+    """
+    return f"{text(metric, value)} {metric.suffix}".rstrip()
+
+
+def interval(estimate: Estimate | None, metric: MetricFacts | None = None) -> str:
+    """The 95 % interval without its unit, of a share unless a metric is given; empty for a single value.
+
+    >>> interval(Estimate.of_counts([(0, 60)]))
+    '0 to 6.0'
+    >>> interval(Estimate.of([[100.0] * 20] * 3, "dB"))  # "100.0 to 100.0" would promise too much
+    'all equal'
+    """
+    if estimate is None or estimate.n < 2 or math.isnan(estimate.low):
+        return ""
+    if math.isclose(estimate.low, estimate.high, rel_tol=1e-9):
+        return "all equal"
+    ends = [percent(v) if metric is None else text(metric, v) for v in (estimate.low, estimate.high)]
+    low, high = (end.removesuffix(" %") for end in ends)
+    if estimate.low >= 0 and (high.startswith("<") or low.startswith(">")):
+        return high if high.startswith("<") else low  # the other end lies between it and nothing, or all
+    return f"{low} to {high}"
+
+
+def with_interval(estimate: Estimate | None, metric: MetricFacts | None = None) -> str:
+    """A mean with its unit and its interval. Without a metric: a share.
+
+    >>> with_interval(Estimate.of_counts([(10, 20), (30, 60)]))
+    '50 % (38.6 to 61.4)'
+    """
+    if estimate is None:
+        return DASH
+    ends = interval(estimate, metric)
+    mean = percent(estimate) if metric is None else with_unit(metric, estimate.value)
+    return f"{mean} ({ends})" if ends else mean
 
 
 def duration(seconds: float) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.fishing import Fishing
-from seepage.attacks.parts.fishing.catch import Catch, Fished
-from seepage.federation import THREATS, Played, client, knowledge, local_update, play
-from seepage.types import Batch, Broadcast, InputSpec, Knowledge, LocalTraining, Modality
+from seepage.attacks.fishing.catch import Catch, Fished
+from seepage.attacks.fishing.shared import Fishing
+from seepage.core.types import Batch, Broadcast, InputSpec, Knowledge, LocalTraining, Modality
+from seepage.protocol import THREATS, Played, client, knowledge, local_update, play
 
 SPEC = InputSpec(modality=Modality.IMAGE, shape=(1, 8, 8), num_classes=10)
 

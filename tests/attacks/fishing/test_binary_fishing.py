@@ -19,10 +19,10 @@ from tests.attacks.fishing.play import (
 )
 from torch import nn
 
-from seepage.attacks.binary_fishing import BinaryFishing, binary_fishing, one_shot_binary_fishing
-from seepage.attacks.parts.fishing.catch import Catch, outlyingness
-from seepage.errors import NotApplicable, SpecError
-from seepage.types import Batch, Grant, LocalTraining
+from seepage.attacks.fishing.binary_fishing import BinaryFishing, binary_fishing, one_shot_binary_fishing
+from seepage.attacks.fishing.catch import Catch, outlyingness
+from seepage.core.errors import NotApplicable, SpecError
+from seepage.core.types import Batch, Grant, LocalTraining
 
 
 def recovered(catch: Catch, batch: Batch, threshold: float) -> set[int]:

@@ -9,10 +9,10 @@ import torch
 from tests.attacks.fishing.play import conv_net, cosine, dense_net, fish, images, known_to, nearest
 from torch import nn
 
-from seepage.attacks.class_fishing import class_fishing
-from seepage.errors import NotApplicable, SpecError
-from seepage.federation import local_update
-from seepage.types import Batch, Broadcast, Grant, LocalTraining
+from seepage.attacks.fishing.class_fishing import class_fishing
+from seepage.core.errors import NotApplicable, SpecError
+from seepage.core.types import Batch, Broadcast, Grant, LocalTraining
+from seepage.protocol import local_update
 
 
 def with_targets(count: int, *, of: int = 64, target: int = 3) -> Batch:

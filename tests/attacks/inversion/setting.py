@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.inversion.problem import Problem, pose_problem
-from seepage.federation import local_update
-from seepage.types import (
+from seepage.attacks.inversion.problem import Problem, pose_problem
+from seepage.core.types import (
     Batch,
     Broadcast,
     Exchange,
@@ -17,6 +16,7 @@ from seepage.types import (
     Modality,
     Update,
 )
+from seepage.protocol import local_update
 
 CLASSES = 5
 

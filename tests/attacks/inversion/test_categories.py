@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.deep_leakage import deep_leakage, idlg
-from seepage.attacks.gradient_inversion import GradientInversion
-from seepage.attacks.inverting_gradients import inverting_gradients
-from seepage.attacks.parts.inversion.categories import Categories, categories_of
-from seepage.attacks.parts.inversion.distances import euclidean
-from seepage.attacks.parts.inversion.objective import Candidates, update_matching
-from seepage.attacks.tag import tag
-from seepage.types import Batch, InputSpec, LocalTraining, Modality
+from seepage.attacks.inversion.categories import Categories, categories_of
+from seepage.attacks.inversion.deep_leakage import deep_leakage, idlg
+from seepage.attacks.inversion.distances import euclidean
+from seepage.attacks.inversion.gradient_inversion import GradientInversion
+from seepage.attacks.inversion.inverting_gradients import inverting_gradients
+from seepage.attacks.inversion.objective import Candidates, update_matching
+from seepage.attacks.inversion.tag import tag
+from seepage.core.types import Batch, InputSpec, LocalTraining, Modality
 
 from .setting import exchange_for, knowledge, problem_for
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.inversion.consensus import (
+from seepage.attacks.inversion.consensus import (
     distance_to_consensus,
     group_consistency,
     registered_consensus,
     shifted,
     shifts_between,
 )
-from seepage.types import InputSpec, LocalTraining, Modality
-from seepage.workloads.data import load_data
+from seepage.core.types import InputSpec, LocalTraining, Modality
+from seepage.data import load_data
 
 from .setting import conv_net, dense_net, image_spec, problem_for, random_batch
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.inversion.distances import (
+from seepage.attacks.inversion.distances import (
     DISTANCES,
     LAYER_WEIGHTS,
     cosine,
@@ -16,13 +16,13 @@ from seepage.attacks.parts.inversion.distances import (
     l1_l2,
     pull_of,
 )
-from seepage.attacks.parts.inversion.feature_statistics import (
+from seepage.attacks.inversion.feature_statistics import (
     expected_statistics,
     feature_statistics,
     statistics_distance,
 )
-from seepage.attacks.parts.inversion.objective import Candidates, Objective, sum_of, update_matching
-from seepage.attacks.parts.inversion.priors import (
+from seepage.attacks.inversion.objective import Candidates, Objective, sum_of, update_matching
+from seepage.attacks.inversion.priors import (
     TV_KINDS,
     PriorFactory,
     anisotropic_tv,
@@ -31,8 +31,8 @@ from seepage.attacks.parts.inversion.priors import (
     small_values,
     total_variation,
 )
-from seepage.federation import training_mode
-from seepage.types import LocalTraining
+from seepage.core.types import LocalTraining
+from seepage.protocol import training_mode
 
 from .setting import conv_net, exchange_for, image_spec, problem_for, random_batch
 

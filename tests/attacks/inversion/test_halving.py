@@ -8,21 +8,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from seepage.attacks.inverting_gradients import inverting_gradients
-from seepage.attacks.parts.checkpoint import Checkpoint, Identity
-from seepage.attacks.parts.inversion.distances import cosine
-from seepage.attacks.parts.inversion.halving import Halving, expected_work, rungs, work
-from seepage.attacks.parts.inversion.objective import (
+from seepage.attacks.inversion.distances import cosine
+from seepage.attacks.inversion.halving import Halving, expected_work, rungs, work
+from seepage.attacks.inversion.inverting_gradients import inverting_gradients
+from seepage.attacks.inversion.objective import (
     Candidates,
     Evaluation,
     Objective,
     differentiated,
     update_matching,
 )
-from seepage.attacks.parts.inversion.search import Search, Solution
-from seepage.attacks.parts.inversion.solvers import adam
-from seepage.attacks.parts.progress import Clock
-from seepage.types import LocalTraining
+from seepage.attacks.inversion.search import Search, Solution
+from seepage.attacks.inversion.solvers import adam
+from seepage.core.checkpoint import Checkpoint, Identity
+from seepage.core.progress import Clock
+from seepage.core.types import LocalTraining
 
 from .setting import conv_net, exchange_for, image_spec, knowledge, problem_for, random_batch
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from seepage.attacks.parts.inversion.piecewise_linear import is_known_chain
-from seepage.types import InputSpec, Modality
-from seepage.workloads.models.loading import build_model
+from seepage.attacks.inversion.piecewise_linear import is_known_chain
+from seepage.core.types import InputSpec, Modality
+from seepage.models.loading import build_model
 
 SPEC = InputSpec(modality=Modality.IMAGE, shape=(3, 32, 32), num_classes=10)
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from seepage.attacks.parts.inversion.problem import pose_problem
-from seepage.attacks.parts.inversion.simulate import simulated_update
-from seepage.federation import aggregate, local_update, training_mode
-from seepage.types import Batch, Broadcast, Exchange, InputSpec, LocalTraining, Modality
+from seepage.attacks.inversion.problem import pose_problem
+from seepage.attacks.inversion.simulate import simulated_update
+from seepage.core.types import Batch, Broadcast, Exchange, InputSpec, LocalTraining, Modality
+from seepage.protocol import aggregate, local_update, training_mode
 
 from .setting import (
     conv_net,

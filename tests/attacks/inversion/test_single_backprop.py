@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.inversion.distances import cosine, euclidean, l1_l2
-from seepage.attacks.parts.inversion.objective import Candidates
-from seepage.attacks.parts.inversion.problem import Problem, pose_problem
-from seepage.attacks.parts.inversion.single_backprop import single_backprop_matching
-from seepage.federation import local_update, training_mode
-from seepage.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Modality
+from seepage.attacks.inversion.distances import cosine, euclidean, l1_l2
+from seepage.attacks.inversion.objective import Candidates
+from seepage.attacks.inversion.problem import Problem, pose_problem
+from seepage.attacks.inversion.single_backprop import single_backprop_matching
+from seepage.core.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining, Modality
+from seepage.protocol import local_update, training_mode
 
 SPEC = InputSpec(modality=Modality.IMAGE, shape=(2, 8, 8), num_classes=4)
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from seepage.attacks.parts.checkpoint import Checkpoint, Identity
-from seepage.attacks.parts.inversion.lbfgs import lbfgs
-from seepage.attacks.parts.inversion.objective import Candidates, Evaluation, Objective, differentiated
-from seepage.attacks.parts.inversion.search import Search, Solver
-from seepage.attacks.parts.inversion.solvers import SCHEDULES, adam, cosine_decay, step_decay
-from seepage.attacks.parts.progress import Clock, Progress, listening
+from seepage.attacks.inversion.lbfgs import lbfgs
+from seepage.attacks.inversion.objective import Candidates, Evaluation, Objective, differentiated
+from seepage.attacks.inversion.search import Search, Solver
+from seepage.attacks.inversion.solvers import SCHEDULES, adam, cosine_decay, step_decay
+from seepage.core.checkpoint import Checkpoint, Identity
+from seepage.core.progress import Clock, Progress, listening
 
 GOAL = torch.tensor([[[0.2, -0.4, 0.9]], [[-0.7, 0.1, 0.3]]], dtype=torch.float64)  # two restarts
 START = Candidates(torch.zeros(2, 1, 3, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.long))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.parts.inversion.winograd import (
+from seepage.attacks.inversion.winograd import (
     FOUR_BY_FOUR,
     TWO_BY_TWO,
     WinogradTerms,

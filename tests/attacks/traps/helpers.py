@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.base import Attack
-from seepage.federation import Played, client, custom_threat, knowledge, play
-from seepage.types import Batch, InputSpec, Knowledge, LocalTraining, Modality, Reconstruction
+from seepage.core.types import Batch, InputSpec, Knowledge, LocalTraining, Modality, Reconstruction
+from seepage.protocol import Played, client, custom_threat, knowledge, play
 
 
 def image_spec(

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from seepage.attacks.imprint import ImprintedModel, imprint
-from seepage.attacks.parts.crafting.routes import Ladder
-from seepage.attacks.parts.gradients import LayerGradient
-from seepage.errors import NotApplicable, SpecError
-from seepage.types import Batch, InputSpec, LocalTraining, Modality
+from seepage.attacks.traps.imprint import ImprintedModel, imprint
+from seepage.attacks.traps.routes import Ladder
+from seepage.core.errors import NotApplicable, SpecError
+from seepage.core.types import Batch, InputSpec, LocalTraining, Modality
+from seepage.models.gradients import LayerGradient
 
 from .helpers import (
     activations,

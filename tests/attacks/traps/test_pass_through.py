@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seepage.attacks.parts.crafting.carried import Hiding
-from seepage.attacks.parts.crafting.placement import Placed, place
-from seepage.attacks.parts.path import layer_input
-from seepage.errors import NotApplicable
-from seepage.types import InputSpec, LocalTraining
+from seepage.attacks.traps.carried import Hiding
+from seepage.attacks.traps.placement import Placed, place
+from seepage.core.errors import NotApplicable
+from seepage.core.types import InputSpec, LocalTraining
+from seepage.models.hooks import layer_input
 
 from .helpers import dense_net, image_batch, image_spec, knowing
 

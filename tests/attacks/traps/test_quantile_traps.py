@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from seepage.attacks.parts.crafting.traps import lonely
-from seepage.attacks.quantile_traps import quantile_traps
-from seepage.errors import NotApplicable
-from seepage.types import Batch, InputSpec, LocalTraining, Modality
+from seepage.attacks.traps.quantile_traps import quantile_traps
+from seepage.attacks.traps.traps import lonely
+from seepage.core.errors import NotApplicable
+from seepage.core.types import Batch, InputSpec, LocalTraining, Modality
 
 from .helpers import (
     activations,

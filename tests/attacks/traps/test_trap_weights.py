@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from seepage.attacks.crafted_extraction import CraftedExtraction, Secret, read_bait
-from seepage.attacks.parts.crafting.traps import lonely, peelable
-from seepage.attacks.quantile_traps import quantile_traps
-from seepage.attacks.trap_weights import trap_weights
-from seepage.errors import NotApplicable
-from seepage.federation import local_update
-from seepage.types import Batch, Broadcast, Exchange, Grant, InputSpec, LocalTraining, Modality
+from seepage.attacks.traps.crafted_extraction import CraftedExtraction, Secret, find_reader, read_bait
+from seepage.attacks.traps.quantile_traps import quantile_traps
+from seepage.attacks.traps.trap_weights import trap_weights
+from seepage.attacks.traps.traps import lonely, peelable
+from seepage.core.errors import NotApplicable
+from seepage.core.types import Batch, Broadcast, Exchange, Grant, InputSpec, LocalTraining, Modality
+from seepage.protocol import local_update
 
 from .helpers import (
     activations,
@@ -60,7 +60,7 @@ def test_exactly_k_of_a_hand_built_batch_are_recoverable() -> None:
     batch = Batch(raw.view(5, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1]))
     sent = local_update(Broadcast(model), batch, LocalTraining())
     seen = Exchange(broadcast=Broadcast(model), update=sent, clients=(0,), secret=Secret(layer="1"))
-    result = read_bait(seen, knowing(spec))
+    result = read_bait(seen, knowing(spec), find_reader("rows"))
     assert found_examples(result.values, batch.inputs).tolist() == [True, True, True, False, False]
     assert result.claimed is not None and int(result.claimed.sum()) == 3
 

@@ -1,0 +1,1 @@
+"""An attack, a defense and a metric for seepage, in a package of their own."""

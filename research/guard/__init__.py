@@ -1,0 +1,1 @@
+"""How the guard's thresholds are made and measured: `python -m research.guard.calibrate`."""

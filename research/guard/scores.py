@@ -1,0 +1,132 @@
+"""Scores of honest and crafted models, of honest trainings and of crafted models in the middle of one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import torch
+from torch import nn
+
+from research.guard.crafted_models import crafted, crafted_models, one_of_each_family
+from research.guard.honest_models import Setting, examples, honest_models
+from research.guard.honest_rounds import Training, trainings
+from research.guard.thresholds import Scored
+from seepage.core.errors import NotApplicable
+from seepage.core.types import Broadcast, InputSpec
+from seepage.guardian.detectors import DETECTORS, looking_at
+from seepage.guardian.detectors.calibrated import scores_only
+
+HISTORY_DETECTORS = ("step_history", "loss_jump")
+_FIRST_ROUND = 3
+"""Three earlier models are there."""
+_MIDDLE = 6
+
+
+def score_model(model: nn.Module, spec: InputSpec, earlier: Sequence[nn.Module]) -> dict[str, float]:
+    """Of every detector that can be run without a history; the highest of comparisons with earlier rounds."""
+    options: dict[str, dict[str, Any]] = {name: {} for name in looking_at("weights")}
+    options |= {name: {"spec": spec} for name in looking_at("behaviour")}
+    jumps = [_scores(model, {"round_jump": {"previous": previous}}) for previous in earlier]
+    found = _scores(model, options)
+    if compared := [jump["round_jump"] for jump in jumps if jump]:
+        found["round_jump"] = max(compared)
+    return found
+
+
+def score_round(model: nn.Module, training: Training, number: int) -> dict[str, float]:
+    """Of the detectors that compare with earlier rounds, for a model received in this round."""
+    history = training.models[:number]
+    options: dict[str, dict[str, Any]] = {
+        "step_history": {"history": history},
+        "loss_jump": {"history": history, "batch": training.own},
+    }
+    return _scores(model, options)
+
+
+def _scores(model: nn.Module, options: dict[str, dict[str, Any]]) -> dict[str, float]:
+    found = {}
+    with scores_only():
+        for name, given in options.items():
+            try:
+                found[name] = DETECTORS[name](**given)(Broadcast(model)).score
+            except NotApplicable:
+                continue
+    return found
+
+
+def score_honest(setting: Setting, seed: int) -> list[Scored]:
+    spec, _ = examples(setting)
+    return [
+        Scored(
+            scores=score_model(honest.model, spec, honest.earlier),
+            group=setting.name,
+            name=f"{setting.name}, {honest.initialiser}, {honest.stage}",
+        )
+        for honest in honest_models((setting,), seed=seed)
+    ]
+
+
+def score_crafted(setting: Setting, seeds: range) -> list[Scored]:
+    spec, _ = examples(setting)
+    return [
+        Scored(
+            scores=score_model(each.model, spec, [each.previous]),
+            group=setting.name,
+            family=each.craft.family,
+            strength=each.craft.strength,
+        )
+        for each in crafted_models((setting,), seeds=seeds)
+    ]
+
+
+def score_trainings(setting: Setting, seed: int) -> list[Scored]:
+    """The highest scores of all rounds of each honest training: an alarm in any of them is one too many."""
+    return [
+        _highest(training, f"{setting.name}, training {number}")
+        for number, training in enumerate(trainings(setting, seed=seed))
+    ]
+
+
+def score_interrupted(setting: Setting, seed: int) -> list[Scored]:
+    """The same, then crafted models, one of each family, that arrive in the middle of each training."""
+    found = []
+    for number, training in enumerate(trainings(setting, seed=seed)):
+        found.append(_highest(training, f"{setting.name}, training {number}"))
+        for craft in one_of_each_family():
+            model = crafted(craft, setting, training.models[_MIDDLE - 1], seed=seed)
+            if model is not None:
+                scores = score_round(model, training, _MIDDLE)
+                found.append(Scored(scores=scores, group=setting.name, family=craft.family))
+    return found
+
+
+def _highest(training: Training, name: str) -> Scored:
+    rounds = [
+        score_round(model, training, place)
+        for place, model in enumerate(training.models)
+        if place >= _FIRST_ROUND
+    ]
+    highest = {detector: max(scores[detector] for scores in rounds) for detector in rounds[0]}
+    return Scored(scores=highest, group=training.setting.name, name=name)
+
+
+Task = Callable[[Setting, Any], list[Scored]]
+
+
+def pool_of(workers: int) -> ProcessPoolExecutor:
+    """Fresh processes of one thread each, so that a figure does not depend on how many there are."""
+    fresh = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=fresh, initializer=torch.set_num_threads, initargs=(1,))
+
+
+def gather(task: Task, settings: Sequence[Setting], given: Any, pool: ProcessPoolExecutor) -> list[Scored]:
+    """One task a setting, several at a time."""
+    found: list[Scored] = []
+    for setting, scored in zip(settings, pool.map(task, settings, [given] * len(settings)), strict=True):
+        found += scored
+        print(f"{task.__name__}, {setting.name}: {len(found)}", file=sys.stderr, flush=True)
+    return found

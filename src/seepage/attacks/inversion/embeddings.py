@@ -1,0 +1,68 @@
+"""Text: the search runs over embeddings, which are continuous, and ends with a look-up of the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from seepage.core.errors import NotApplicable
+from seepage.core.types import Exchange, InputSpec
+from seepage.models.hooks import hooked, modules_of
+from seepage.models.probes import dummy_inputs, run_model
+from seepage.models.tokens import nearest_tokens
+
+
+def embedding_name(model: nn.Module, spec: InputSpec) -> str:
+    """The nn.Embedding that is given the model's own tokens.
+
+    >>> from seepage.core.types import Modality
+    >>> model = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 2))
+    >>> embedding_name(model, InputSpec(modality=Modality.TEXT, shape=(4,), num_classes=2, vocabulary=9))
+    '0'
+    """
+    tokens = dummy_inputs(spec, 2, like=model)
+    found: list[str] = []
+
+    def seen(name: str, _module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if args[0].shape == tokens.shape and torch.equal(args[0], tokens):
+            found.append(name)
+
+    with torch.no_grad(), hooked(modules_of(model, nn.Embedding), before=seen):
+        run_model(model, tokens)
+    if not found:
+        raise NotApplicable(
+            "no nn.Embedding of the model reads its tokens, so there is no continuous space to search in: "
+            "use a model that looks tokens up in an nn.Embedding."
+        )
+    return found[0]
+
+
+def forward_from_embeddings(
+    model: nn.Module, name: str, tensors: Mapping[str, Tensor], embeddings: Tensor
+) -> Tensor:
+    """Logits of (n, length, dim) embeddings, put in place of what the module `name` looks up."""
+    tokens = torch.zeros(embeddings.shape[:-1], dtype=torch.long, device=embeddings.device)
+    with hooked({name: model.get_submodule(name)}, after=lambda *_: embeddings):
+        logits: Tensor = functional_call(model, dict(tensors), (tokens,))
+    return logits
+
+
+def look_up(embeddings: Tensor, model: nn.Module, name: str, exchange: Exchange) -> tuple[Tensor, str]:
+    """(n, length, dim) to (n, length) token ids, and a sentence on how they were chosen.
+
+    Only tokens of the batch move their row of the embedding (Melis et al. 2019), so where that update
+    was sent the others are ruled out.
+    """
+    table = model.get_submodule(name).get_parameter("weight").detach()
+    sent = exchange.update.tensors.get(f"{name}.weight")
+    moved = torch.zeros(0) if sent is None else sent.detach().abs().amax(dim=1).nonzero().squeeze(1)
+    if 0 < len(moved) < len(table):
+        ids, _ = nearest_tokens(embeddings, table[moved])
+        return moved[ids], (
+            f"Tokens were chosen among the {len(moved)} whose embedding the update moves, of {len(table)}."
+        )
+    ids, _ = nearest_tokens(embeddings, table)
+    return ids, f"Tokens are the nearest of {len(table)} embeddings."

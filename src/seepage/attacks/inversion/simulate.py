@@ -1,0 +1,114 @@
+"""The update that candidate inputs would lead to: the client's own local training, kept differentiable.
+
+Equal bit for bit to `protocol.local_update` on the same examples. Several local steps are played again on
+the way back (see `replay`), so that memory hardly grows with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from seepage.attacks.inversion.embeddings import forward_from_embeddings
+from seepage.attacks.inversion.problem import Problem
+from seepage.attacks.inversion.relaxed_labels import as_targets
+from seepage.protocol import LOSSES, local_batches, loss_name, trainable
+from seepage.protocol.replay import Gradient, Replay, sgd_step
+
+
+def simulated_update(
+    problem: Problem, inputs: Tensor, labels: Tensor, *, functional: bool = False
+) -> tuple[Tensor, ...]:
+    """What the clients of `problem` would send if they held these inputs and labels.
+
+    functional: take gradients by torch.func, which vmap needs, instead of autograd, which replay needs.
+    The model must already be in the mode that clients train in.
+    """
+    if problem.one_gradient:
+        return _client_update(problem, inputs, labels, functional=functional)
+    sizes = problem.client_sizes
+    parts = [
+        _client_update(problem, x, y, functional=functional)
+        for x, y in zip(inputs.split(sizes), labels.split(sizes), strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    # the aggregate weights clients by their examples
+    shares = [size / problem.num_examples for size in sizes]
+    weighted = ([share * t for t in part] for share, part in zip(shares, parts, strict=True))
+    return tuple(torch.stack(tensors).sum(dim=0) for tensors in zip(*weighted, strict=True))
+
+
+def _client_update(
+    problem: Problem, inputs: Tensor, labels: Tensor, *, functional: bool
+) -> tuple[Tensor, ...]:
+    gradient = _by_func(problem) if functional else _by_autograd(problem)
+    received = trainable(problem.model)
+    # detached and watched anew: the broadcast model's own parameters are never part of a graph
+    weights = [received[name].detach() for name in problem.names]
+    if not functional:
+        weights = [weight.requires_grad_() for weight in weights]
+    if problem.training.algorithm == "fedsgd":
+        return gradient(weights, inputs, labels, True)
+    return _delta(problem, gradient, weights, inputs, labels, replay=not functional)
+
+
+def _delta(
+    problem: Problem,
+    gradient: Gradient,
+    received: list[Tensor],
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    replay: bool,
+) -> tuple[Tensor, ...]:
+    training, count = problem.training, len(received)
+    step = sgd_step(gradient, training, count)
+    batches = local_batches(len(inputs), training)
+    state: tuple[Tensor, ...] = tuple(received)
+    if replay and len(batches) > 1:
+        state = Replay(step, batches, state).final_state(inputs, labels)
+    else:
+        for index in batches:
+            where = index.to(inputs.device)
+            state = step(inputs[where], labels[where], *state)
+    return tuple(new - old for new, old in zip(state[:count], received, strict=True))
+
+
+def _loss(problem: Problem, weights: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+    model = problem.model
+    # copies: train-mode batch norm moves its buffers in place
+    buffers = {
+        name: b.clone() if problem.training.batch_norm == "train" else b for name, b in model.named_buffers()
+    }
+    tensors = {**dict(zip(problem.names, weights, strict=True)), **buffers}
+    if problem.embedding is None:
+        logits: Tensor = functional_call(model, tensors, (inputs,))
+    else:
+        logits = forward_from_embeddings(model, problem.embedding, tensors, inputs)
+    outputs = logits.shape[-1]
+    return LOSSES[loss_name(problem.training.loss, outputs)](logits, as_targets(labels, outputs))
+
+
+def _by_autograd(problem: Problem) -> Gradient:
+    def gradient(
+        weights: Sequence[Tensor], inputs: Tensor, labels: Tensor, differentiable: bool
+    ) -> tuple[Tensor, ...]:
+        value = _loss(problem, weights, inputs, labels)
+        grads = torch.autograd.grad(value, list(weights), create_graph=differentiable, allow_unused=True)
+        return tuple(torch.zeros_like(w) if g is None else g for w, g in zip(weights, grads, strict=True))
+
+    return gradient
+
+
+def _by_func(problem: Problem) -> Gradient:
+    def gradient(
+        weights: Sequence[Tensor], inputs: Tensor, labels: Tensor, differentiable: bool
+    ) -> tuple[Tensor, ...]:
+        found = torch.func.grad(lambda w: _loss(problem, w, inputs, labels))(tuple(weights))
+        return tuple(found)
+
+    return gradient

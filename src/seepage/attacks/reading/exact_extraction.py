@@ -1,0 +1,230 @@
+"""The whole batch, exactly, from one linear layer's gradient: extraction by peeling.
+
+Plain extraction (Boenisch et al. 2021, Section 5) reads an example only where it alone activates a neuron.
+But the server knows the model: of an example it has read it can compute the whole contribution to the
+gradient, take it away, and read the next one from what is left. `peeling.loop` has the loop. Where no neuron
+is alone, `unmixing` takes apart what is left, and peeling goes on.
+
+Passive: no weight is changed. The crafting attacks use `peel` as their reader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.reading.analytic_extraction import with_labels
+from seepage.attacks.reading.bias_free import choose_bias_free, read_bias_free
+from seepage.attacks.reading.peeling.codes import Code, choose_code
+from seepage.attacks.reading.peeling.loop import Peeling
+from seepage.attacks.reading.peeling.notes import describe
+from seepage.attacks.reading.peeling.outcome import Outcome
+from seepage.attacks.reading.peeling.residual import Residual, delta_rounding
+from seepage.attacks.reading.plain import plain_readings
+from seepage.attacks.reading.rows import rows_once
+from seepage.attacks.reading.scale import expected_kappa
+from seepage.attacks.reading.union import unite
+from seepage.attacks.reading.unmixing.starts import made_up_inputs
+from seepage.attacks.reading.unmixing.unmix import Unmixer
+from seepage.core.errors import NotApplicable
+from seepage.core.settings import check_budget
+from seepage.core.types import (
+    INPUT_SPACE,
+    Exchange,
+    Knowledge,
+    Modality,
+    Reconstruction,
+    RowCount,
+    UpdateKind,
+)
+from seepage.labels import counts_if_inferred
+from seepage.models.choice import choose_layer, unreadable
+from seepage.models.gradients import Decode, LayerGradient, layer_gradient
+from seepage.models.invertible import inputs_of
+from seepage.models.layers import LinearLayer
+from seepage.models.precision import EXACT
+from seepage.models.signals import BackwardSignals
+
+
+class ExactExtraction(PerUpdateAttack):
+    """Peels each update by itself.
+
+    >>> from seepage.protocol import local_update
+    >>> from seepage.core.types import Batch, Broadcast, InputSpec, LocalTraining
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 40), nn.ReLU(), nn.Linear(40, 3))
+    >>> spec = InputSpec(modality=Modality.IMAGE, shape=(1, 4, 4), num_classes=3)
+    >>> secret = Batch(torch.rand(3, 1, 4, 4), torch.tensor([2, 0, 2]))
+    >>> sent = local_update(Broadcast(model), secret, LocalTraining())
+    >>> seen = Exchange(broadcast=Broadcast(model), update=sent, clients=(0,))
+    >>> found = ExactExtraction().run([seen], Knowledge(input=spec))
+    >>> len(found), found.claimed.tolist(), found.label_counts.tolist()
+    (3, [True, True, True], [1, 0, 2])
+    """
+
+    def __init__(self, *, layer: str | None = None, budget: float | None = None) -> None:
+        check_budget(budget)
+        self.layer = layer
+        self.budget = budget
+
+    def check(self, model: nn.Module, known: Knowledge) -> None:
+        if choose_bias_free(model, known.input, self.layer) is None:
+            choose_layer(model, known.input, self.layer)
+
+    def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
+        bias_free = choose_bias_free(exchange.broadcast.model, known.input, self.layer)
+        if bias_free is not None:
+            read = with_labels(read_bias_free(exchange, known, bias_free), exchange, known)
+            return read.with_notes("Without a bias nothing is peeled: only single rows were read.")
+        layer = choose_layer(exchange.broadcast.model, known.input, self.layer)
+        return peel(exchange, known, layer, budget=self.budget)
+
+
+def exact_extraction(*, layer: str | None = None, budget: float | None = None) -> ExactExtraction:
+    """Passive, exact: reads whole batches from a linear layer's gradient by peeling, with a certificate each.
+
+    layer: name of the linear layer to read; by default the first one that reads the model's input, else
+    the first one there is.
+    budget: seconds an update for the search for examples that share all their neurons; by default it ends by
+    itself when it has found nothing for long.
+    """
+    return ExactExtraction(layer=layer, budget=budget)
+
+
+def peel(
+    exchange: Exchange,
+    known: Knowledge,
+    layer: LinearLayer,
+    *,
+    decode: Decode | None = None,
+    budget: float | None = None,
+) -> Reconstruction:
+    """Every example that can be read from `layer` in one update; claimed where its certificate holds.
+
+    Where the certificate does not say that there is nothing else, what plain extraction reads is there too.
+    decode: maps what the layer reads (k, m) to model inputs, where a crafted pass-through stands before it;
+    None: the layer reads the flattened input, token embeddings, or features that are returned as they are.
+    budget: seconds for taking apart what peeling leaves.
+    """
+    if why := unreadable(layer):
+        raise NotApplicable(
+            f"layer '{layer.name}' {why}: read another layer, or use an attack that optimises."
+        )
+    peeled = _peeled(exchange, known, layer, decode, budget)
+    if peeled.complete:
+        return peeled
+    return unite(peeled, plain_readings(exchange, known, layer, decode=decode), known.input)
+
+
+def _peeled(
+    exchange: Exchange, known: Knowledge, layer: LinearLayer, decode: Decode | None, budget: float | None
+) -> Reconstruction:
+    model = exchange.broadcast.model
+    gradient = layer_gradient(exchange, known, layer)
+    # The range of raw values says nothing about values that were normalised in a way nobody told.
+    spec = replace(known.input, value_range=None) if known.normalised else known.input
+    code = choose_code(model, layer, spec, decode=decode, seed=known.seed)
+    signals = BackwardSignals(model, layer, known.input, loss=known.loss)
+    made_up = made_up_inputs(model, layer, known.input, model_units=known.normalised, seed=known.seed)
+    peeling = Peeling(
+        _residual(exchange, gradient, layer, code, signals, seed=known.seed),
+        signals,
+        code,
+        unmixer=Unmixer(signals.parameters, made_up, seed=known.seed, budget=budget),
+        kappa=expected_kappa(exchange, known),
+    )
+    if gradient.steps in (1, None):
+        peeling.run()
+    else:
+        peeling.read_only()
+    outcome = Outcome.of(peeling)
+    candidates = _candidates(peeling, outcome)
+    counts, label_note = _label_counts(exchange, known, peeling, outcome)
+    inputs = code.inputs(candidates.features)
+    if inputs is None:
+        inputs = inputs_of(model, layer, candidates.features, known.input)
+    if inputs is not None and known.input.modality is not Modality.TEXT:
+        inputs = known.input.to_raw(inputs)
+    return Reconstruction(
+        values=candidates.features if inputs is None else inputs,
+        space=layer.name if inputs is None else INPUT_SPACE,
+        model_units=inputs is not None and known.normalised,
+        claimed=candidates.claimed.cpu(),
+        confidence=candidates.confidence.cpu(),
+        support=candidates.support.cpu(),
+        rows=RowCount(total=len(peeling.active), active=int(peeling.active.sum())),
+        label_counts=counts,
+        complete=outcome.complete,
+        notes=(*describe(peeling, outcome, exchange, layer, gradient.steps), *label_note),
+    )
+
+
+def _residual(
+    exchange: Exchange,
+    gradient: LayerGradient,
+    layer: LinearLayer,
+    code: Code,
+    signals: BackwardSignals,
+    *,
+    seed: int,
+) -> Residual:
+    """Weight deltas are differences of float numbers: their rounding goes with the weights."""
+    bounds = code.bounds()
+    groups = 1 if bounds is None else len(bounds[0])
+    residual = Residual(gradient, groups=groups, seed=seed, signal_rounding=signals.rounding)
+    if exchange.update.kind is UpdateKind.DELTA and layer.bias is not None:
+        model = exchange.broadcast.model
+        weight, bias = (model.get_parameter(name).detach() for name in (layer.weight, layer.bias))
+        residual.set_rounding(*delta_rounding(weight, bias, precision=signals.precision))
+        if gradient.scale is None:
+            residual.factor = -1.0  # the learning rate is unknown, but a step goes downhill
+    return residual
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    features: Tensor
+    claimed: Tensor
+    confidence: Tensor
+    support: Tensor
+
+
+def _candidates(peeling: Peeling, outcome: Outcome) -> _Candidates:
+    """What was certified; where nothing was, the plain readings, unclaimed. Then rough pictures."""
+    found, first, active = peeling.found, peeling.first, int(peeling.active.sum())
+    if len(found):
+        read = _Candidates(
+            found.features,
+            outcome.certified,
+            1.0 / (1.0 + found.mismatch / EXACT) * outcome.certified,
+            rows_once(found.support, active),
+        )
+    else:
+        unclaimed = torch.zeros(len(first), dtype=torch.bool, device=first.row.device)
+        support = rows_once(first.support, active)
+        read = _Candidates(first.features, unclaimed, torch.zeros_like(first.error), support)
+    rough = peeling.rough
+    if rough is None:
+        return read
+    nothing = torch.zeros(len(rough), dtype=torch.long, device=rough.device)
+    return _Candidates(
+        torch.cat([read.features, rough]),
+        torch.cat([read.claimed, nothing.bool()]),
+        torch.cat([read.confidence, nothing.to(read.confidence)]),
+        torch.cat([read.support, nothing.to(read.support)]),
+    )
+
+
+def _label_counts(
+    exchange: Exchange, known: Knowledge, peeling: Peeling, outcome: Outcome
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """The found examples' own labels if they are the whole batch; else from the last layer."""
+    found = peeling.found
+    n = exchange.update.num_examples
+    if len(found) and bool(outcome.certified.all()) and (len(found) == n or (n is None and outcome.complete)):
+        counts = torch.bincount(found.labels.cpu(), minlength=known.input.num_classes)
+        return counts, ("Labels are those of the certified examples.",)
+    return counts_if_inferred(exchange, known)

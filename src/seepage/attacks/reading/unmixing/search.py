@@ -1,0 +1,197 @@
+"""The search: starts, their polish, the network's check, and again in what is left, until all are found.
+
+It ends when all are found, when many rounds in a row found nothing, or when its time is up. Nothing here sees
+the truth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.reading.peeling.tolerances import FEW, SPARE, SURE
+from seepage.attacks.reading.unmixing.few import along_the_line
+from seepage.attacks.reading.unmixing.ledger import Ledger
+from seepage.attacks.reading.unmixing.mixture import Mixture
+from seepage.attacks.reading.unmixing.pattern import GENUINE, agreement, fit
+from seepage.attacks.reading.unmixing.polish import (
+    coarse,
+    distinct,
+    fine,
+    fires,
+    from_patterns,
+    tightened,
+    unit,
+)
+from seepage.attacks.reading.unmixing.starts import starts_in
+from seepage.core.checkpoint import Checkpoint, Identity, State, sketch
+from seepage.core.progress import Clock
+
+_STARTS, _MOST_STARTS = 48, 512
+"""Starts in a round while all are unknown, and at most. Cost: a round of few finds the same examples less
+often, one of many uses each product of matrices better."""
+_FROM_ROWS = 4
+"""Every so manyth start is a row of U instead of a made-up input: with few neurons it leads elsewhere."""
+_ALIKE_ROUGH, _ALIKE = 0.9, 0.999
+"""Cosine from which on two q are the same example, before and after the fine polish."""
+_LINE = 64
+"""Patterns of the line that are looked at together, and that are polished: those that leave the least of U q
+in their rows."""
+_WEEDED = 4
+"""Times that wrong finds are taken back once all seem to be found. Cost: each leaves a few to find anew."""
+_DRY = 12
+"""Rounds in vain after which the search ends. Cost: a batch that cannot be unmixed takes about as long as one
+that can, of which most rounds find something."""
+
+
+@dataclass
+class Search:
+    """Finds the q of a mixture; `ledger` has them."""
+
+    mixture: Mixture
+    clock: Clock
+    seed: int = 0
+    ledger: Ledger = field(init=False)
+    rounds: int = 0
+    rejected: int = 0
+    """Sparse vectors that are no activation pattern."""
+    weeded: int = 0
+    """Times that all seemed to be found and some were wrong."""
+    alike: bool = False
+    """Two examples switch the same neurons: only their span can be told."""
+    expired: bool = False
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.mixture)
+        self._generator = torch.Generator().manual_seed(self.seed)
+        self._dry = 0
+
+    def run(self) -> bool:
+        """Whether all were found."""
+        clock = self.clock
+        kept = Checkpoint(self._identity)
+        if (state := kept.restore({"seed": self.seed})) is not None:
+            self._restore(state[0])
+            clock.advance(state[1])
+        while self._unfinished() and not self.alike and self._dry < self._patience():
+            if clock.expired:
+                self.expired = True
+                break
+            new = self._round()
+            self.rounds += 1
+            self._dry = 0 if new else self._dry + 1
+            kept.offer(self._state)
+            clock.report(
+                step=self.rounds,
+                steps=self.rounds + self._patience(),
+                objective=float(self.ledger.left),
+                inputs=torch.empty(0),
+            )
+        kept.finish(self._state)
+        return self.ledger.left == 0
+
+    def _unfinished(self) -> bool:
+        """Whether something is left, or turns out to be wrong once nothing is."""
+        if self.ledger.left == 0 and self.weeded < _WEEDED and (wrong := self.ledger.weed()):
+            self.weeded += 1
+            self.rejected += wrong
+            self._dry = 0
+        return self.ledger.left > 0
+
+    def _patience(self) -> int:
+        return 1 if self.ledger.left <= 1 else _DRY  # of a last one nothing is drawn: again is the same
+
+    def _count(self) -> int:
+        smaller = self.mixture.unknown / max(1, self.ledger.left)
+        return int(min(_MOST_STARTS, max(_STARTS, _STARTS * smaller**2 / 2)))
+
+    def _round(self) -> int:
+        """How many new ones a round found."""
+        mixture, ledger = self.mixture, self.ledger
+        span = ledger.span()
+        q = unit(self._candidates(span))
+        q = q[distinct(q, ledger.q, alike=_ALIKE_ROUGH)] if ledger.left > 2 else q
+        if len(q) == 0:
+            return 0
+        polished = fine(mixture.directions, q, self._floor(q))
+        if ledger.left <= 2:  # from exact patterns: where few rows are off, the polish may lead away
+            polished = torch.cat([tightened(mixture.directions, q, self._floor(q)), polished])
+        q = unit(polished)
+        on = fires(mixture.directions, q, self._floor(q))
+        # Any vector can be made zero in u - 1 rows; a sparse one is in more.
+        least = mixture.unknown - 1 + max(SPARE, int(FEW / 2 * mixture.rows))
+        sparse = ((~on).sum(1) >= least).nonzero().squeeze(1)
+        q, on = q[sparse], on[sparse]
+        new = distinct(q, ledger.q, alike=_ALIKE)
+        q, on = q[new], on[new]
+        if len(q) == 0:
+            return 0
+        gates = mixture.gates @ span
+        a = fit(gates, on)
+        genuine = (agreement(gates, on, a) >= GENUINE) & (a @ (span.T @ mixture.ones) > 0)
+        self.rejected += int((~genuine).sum())
+        before = len(ledger)
+        if bool(genuine.any()):
+            self.alike = self._several(q[genuine], on[genuine])
+            ledger.add(q[genuine], on[genuine])
+        return len(ledger) - before
+
+    def _candidates(self, span: Tensor) -> Tensor:
+        """(t, u): q that may be those of unknown examples, whose a lie in the span (u, left)."""
+        mixture, left = self.mixture, self.ledger.left
+        if left == 1:
+            only = span.T * torch.sign(mixture.ones @ span).unsqueeze(1)
+            return from_patterns(mixture.directions, only @ mixture.gates.T > 0)
+        if left == 2 and not self._dry:
+            on = along_the_line(mixture.gates, mixture.ones, span) @ mixture.gates.T > 0
+            q = torch.cat([from_patterns(mixture.directions, part) for part in on.split(_LINE)])
+            remains = ((q @ mixture.directions.T).square() * ~on).sum(1)
+            return q[remains.argsort()[:_LINE]]
+        reduced = self.ledger.reduced()
+        basis = mixture.directions @ reduced  # (r, left)
+        count = self._count()
+        a = starts_in(mixture, span, count, self._generator)
+        small = basis.float()
+        q = from_patterns(small, a @ mixture.gates.T > 0)
+        rows = torch.randint(len(basis), (len(q[::_FROM_ROWS]),), generator=self._generator).to(q.device)
+        q[::_FROM_ROWS] = unit(small[rows])
+        return coarse(small, q).double() @ reduced.T
+
+    def _several(self, q: Tensor, on: Tensor) -> bool:
+        """Whether noise hides that the rows off in a pattern have more than one null vector."""
+        off = (~on).to(q)
+        moments = (self.mixture.directions.T.unsqueeze(0) * off.unsqueeze(1)) @ self.mixture.directions
+        second = torch.linalg.eigvalsh(moments)[:, min(1, q.shape[1] - 1)].clamp_min(0).sqrt()
+        hidden = second <= (self._floor(q) * off).norm(dim=1)
+        return q.shape[1] > 1 and bool(hidden.any())
+
+    def _floor(self, q: Tensor) -> Tensor:
+        """(t, r) what noise leaves of the zeros of U q = G V c, c = q / S."""
+        size = (q / self.mixture.sizes).norm(dim=1, keepdim=True)
+        left: Tensor = SURE * size * self.mixture.noise
+        return left
+
+    def _identity(self) -> Identity:
+        exact = {"unknown": self.mixture.unknown, "rows": self.mixture.rows}
+        return Identity(exact, sketch((self.mixture.sizes, self.mixture.ones.abs())))
+
+    def _state(self) -> State:
+        """The signals, not q: those of another run's U differ by its signs."""
+        return {
+            "signals": self.ledger.q @ self.mixture.directions.T,
+            "rounds": self.rounds,
+            "dry": self._dry,
+            "rejected": self.rejected,
+            "weeded": self.weeded,
+            "generator": self._generator.get_state(),
+        }
+
+    def _restore(self, state: State) -> None:
+        self.rounds, self._dry = int(state["rounds"]), int(state["dry"])
+        self.rejected, self.weeded = int(state["rejected"]), int(state["weeded"])
+        self._generator.set_state(state["generator"])
+        if len(state["signals"]):
+            q = unit(state["signals"].to(self.mixture.directions) @ self.mixture.directions)
+            self.ledger.add(q, fires(self.mixture.directions, q, self._floor(q)))

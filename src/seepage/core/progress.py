@@ -1,0 +1,108 @@
+"""How far an inversion has come, for whoever listens, and how many steps fit into a budget of seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """One step of a solver."""
+
+    step: int
+    steps: int
+    objective: float
+    """The best restart's, so far."""
+    seconds_left: float
+    inputs: Tensor
+    """(R, n, *shape): the current candidates in model units, for a thumbnail."""
+
+
+Work = tuple[float, Callable[[], object]]
+Listener = Callable[[Progress], None]
+_LISTENER: ContextVar[Listener | None] = ContextVar("progress_listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Call `listener` at every step of every inversion inside the block.
+
+    >>> with listening(lambda progress: print(progress.step)):
+    ...     Clock(seconds=None).report(step=0, steps=3, objective=1.0, inputs=Tensor())
+    0
+    """
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+def current_listener() -> Listener | None:
+    """Who listens now."""
+    return _LISTENER.get()
+
+
+class Clock:
+    """Seconds since the start, against a budget if there is one."""
+
+    def __init__(self, *, seconds: float | None, parent: Clock | None = None) -> None:
+        self.seconds = seconds
+        self.started = time.monotonic()
+        self._parent = parent
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def expired(self) -> bool:
+        return self.seconds is not None and self.elapsed >= self.seconds
+
+    def share(self, parts: int) -> Clock:
+        """A clock with an equal part of what is left, started now."""
+        left = None if self.seconds is None else max(0.0, self.seconds - self.elapsed) / parts
+        return Clock(seconds=left, parent=self)
+
+    def advance(self, seconds: float) -> None:
+        """Count what an interrupted run has spent, here and on the clock this one is a share of."""
+        self.started -= seconds
+        if self._parent is not None:
+            self._parent.advance(seconds)
+
+    def steps_that_fit(self, work: Sequence[Work], steps: int, *, trials: int = 3) -> int:
+        """At most `steps`; fewer where the budget, measured by a few trials, does not allow so many.
+
+        work: what makes up a mean step, each part with the share of the steps that consist of it.
+        """
+        if self.seconds is None:
+            return steps
+        each = sum(share * _seconds_for(part, trials) for share, part in work)
+        left = self.seconds - self.elapsed
+        return max(1, min(steps, int(left / max(each, 1e-9))))
+
+    def report(self, *, step: int, steps: int, objective: float, inputs: Tensor) -> None:
+        """Tell the listener, if there is one."""
+        left = self.elapsed / max(1, step) * (steps - step)
+        tell(Progress(step=step, steps=steps, objective=objective, seconds_left=left, inputs=inputs.detach()))
+
+
+def tell(progress: Progress) -> None:
+    """Pass a step on to the listener, if there is one."""
+    listener = current_listener()
+    if listener is not None:
+        listener(progress)
+
+
+def _seconds_for(work: Callable[[], object], trials: int) -> float:
+    work()  # the first is slower: memory, threads, kernels
+    before = time.monotonic()
+    for _ in range(trials):
+        work()
+    return (time.monotonic() - before) / trials

@@ -1,0 +1,240 @@
+"""What every loader returns: raw values, labels, and a description of one example."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from seepage.core.errors import DataError
+from seepage.core.types import Batch, InputSpec, Modality
+
+DIMENSIONS = {Modality.IMAGE: 4, Modality.TABULAR: 2, Modality.TEXT: 2}
+"""Number of dimensions of `Dataset.inputs`: (N, C, H, W), (N, D), (N, L)."""
+
+MOST_CLASSES = 1_000_000
+"""More are taken for identifiers: an output layer of that size would exhaust memory, not classify."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled examples in raw units; `batch` gives them in the units the model is fed.
+
+    >>> spec = InputSpec(modality=Modality.TABULAR, shape=(1,), num_classes=2, mean=(0.5,), std=(0.5,))
+    >>> data = Dataset("tiny", torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]), spec, "by hand")
+    >>> data.batch(torch.tensor([1, 0])).inputs.flatten().tolist()
+    [1.0, -1.0]
+    """
+
+    name: str
+    inputs: Tensor
+    """(N, C, H, W) or (N, D) float32 raw values; (N, L) int64 token ids."""
+    labels: Tensor
+    """(N,) int64."""
+    spec: InputSpec
+    source: str
+    """One plain line on where the data came from, fit for a report: never a path of this machine."""
+    standardise: bool = False
+    """Tables: a model is to be fed standardised columns, by rows that nobody hides: see `standardised`."""
+
+    owners: Tensor | None = None
+    """(N,) the client that holds each example, where the data say it."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def owned_by(self, owners: Tensor) -> Dataset:
+        """The same examples, and whose each is."""
+        return replace(self, owners=owners)
+
+    def batch(self, index: Tensor) -> Batch:
+        """The examples at `index`, in model units."""
+        if self.standardise:
+            raise DataError(
+                f"{self.name} is to be fed standardised: say by which public rows, standardised(data, rows)."
+            )
+        index = index.to(self.inputs.device)
+        return Batch(self.spec.to_model(self.inputs[index]), self.labels[index])
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of every value and label: nobody can compute it without the data."""
+        digest = hashlib.sha256()
+        for tensor in (self.inputs, self.labels):
+            digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        return digest.digest()
+
+
+def validate(dataset: Dataset) -> Dataset:
+    """The same dataset, or a DataError that names the first thing that is wrong with it and the remedy.
+
+    >>> spec = InputSpec(modality=Modality.TABULAR, shape=(1,), num_classes=2)
+    >>> validate(Dataset("tiny", torch.tensor([[0.5], [7.0]]), torch.tensor([0, 1]), spec, "by hand"))
+    Traceback (most recent call last):
+    ...
+    seepage.core.errors.DataError: tiny: values reach from 0.5 to 7, outside the value range 0 to 1; give \
+value_range=(0.5, 7) or rescale the data.
+    """
+    fault = (
+        _wrong_shape(dataset)
+        or _wrong_labels(dataset)
+        or _wrong_statistics(dataset.spec)
+        or (_wrong_tokens(dataset) if dataset.spec.modality is Modality.TEXT else _wrong_values(dataset))
+        or _wrong_categories(dataset)
+    )
+    if fault:
+        raise DataError(f"{dataset.name}: {fault}")
+    return dataset
+
+
+def _wrong_shape(dataset: Dataset) -> str | None:
+    inputs, labels, spec = dataset.inputs, dataset.labels, dataset.spec
+    wanted = DIMENSIONS[spec.modality]
+    if inputs.ndim != wanted:
+        layout = {4: "(N, C, H, W)", 2: "(N, L)" if spec.modality is Modality.TEXT else "(N, D)"}[wanted]
+        return (
+            f"{spec.modality} inputs must be {layout}, these have shape {tuple(inputs.shape)}; reshape them."
+        )
+    if labels.ndim != 1:
+        return (
+            f"labels must be one class index per example, these have shape {tuple(labels.shape)}; "
+            "turn one-hot rows into indices with argmax(1)."
+        )
+    if len(inputs) != len(labels):
+        return f"{len(inputs)} inputs but {len(labels)} labels; give one label per input, in the same order."
+    if inputs.numel() == 0:
+        return f"there are no values (inputs have shape {tuple(inputs.shape)}); give at least one example."
+    if tuple(inputs.shape[1:]) != spec.shape:
+        return (
+            f"inputs have shape {tuple(inputs.shape[1:])} per example but the spec says {spec.shape}; "
+            "make the spec agree with the inputs."
+        )
+    return None
+
+
+def _wrong_labels(dataset: Dataset) -> str | None:
+    labels, spec = dataset.labels, dataset.spec
+    if labels.dtype != torch.int64:
+        return f"labels must be int64 class indices, these are {labels.dtype}; convert them with .long()."
+    if spec.num_classes < 2:
+        return (
+            "all labels are class 0, and a classifier needs two classes; "
+            "give num_classes=2 or more, or add examples of another class."
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= spec.num_classes:
+        return (
+            f"labels reach from {low} to {high}, but with {spec.num_classes} classes they must lie in "
+            f"0..{spec.num_classes - 1}; renumber them or give num_classes."
+        )
+    if spec.num_classes > MOST_CLASSES:
+        return (
+            f"labels reach {high}, which makes {spec.num_classes} classes; the labels are more likely "
+            "identifiers than classes: choose another label column or renumber them."
+        )
+    if spec.class_names and len(spec.class_names) != spec.num_classes:
+        return (
+            f"{len(spec.class_names)} class names for {spec.num_classes} classes; "
+            "give one name per class or none."
+        )
+    return None
+
+
+def _wrong_statistics(spec: InputSpec) -> str | None:
+    if (spec.mean is None) != (spec.std is None):
+        return "only one of mean and std is given; give both, or neither."
+    if spec.mean is None or spec.std is None:
+        return None
+    if spec.modality is Modality.TEXT:
+        return "token ids cannot be normalised; leave out mean and std."
+    if len(spec.mean) != spec.shape[0] or len(spec.std) != spec.shape[0]:
+        unit = "channel" if spec.modality is Modality.IMAGE else "column"
+        return (
+            f"mean and std have {len(spec.mean)} and {len(spec.std)} numbers for {spec.shape[0]} {unit}s; "
+            f"give one number per {unit}."
+        )
+    if not all(math.isfinite(v) for v in (*spec.mean, *spec.std)) or min(spec.std) <= 0:
+        return "mean must be finite and std finite and above zero; leave out columns that never change."
+    return None
+
+
+def _wrong_values(dataset: Dataset) -> str | None:
+    inputs, spec = dataset.inputs, dataset.spec
+    if inputs.dtype != torch.float32:
+        return (
+            f"{spec.modality} inputs must be float32, these are {inputs.dtype}; convert them with .float()."
+        )
+    finite = torch.isfinite(inputs)
+    if not bool(finite.all()):
+        first = int((~finite.flatten(1).all(1)).nonzero()[0])
+        return f"example {first} holds NaN or infinite values; remove it or fill in the missing values."
+    if spec.column_names and len(spec.column_names) != spec.shape[0]:
+        return (
+            f"{len(spec.column_names)} column names for {spec.shape[0]} columns; give one per column or none."
+        )
+    return None if spec.value_range is None else _wrong_range(inputs, *spec.value_range)
+
+
+def _wrong_range(inputs: Tensor, low: float, high: float) -> str | None:
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        return (
+            f"the value range {low:g} to {high:g} is empty or infinite; "
+            "give value_range=(lowest, highest) with lowest < highest."
+        )
+    least, most = float(inputs.min()), float(inputs.max())
+    if least < low or most > high:
+        return (
+            f"values reach from {least:g} to {most:g}, outside the value range {low:g} to {high:g}; "
+            f"give value_range=({least:g}, {most:g}) or rescale the data."
+        )
+    return None
+
+
+def _wrong_tokens(dataset: Dataset) -> str | None:
+    inputs, spec = dataset.inputs, dataset.spec
+    if inputs.dtype != torch.int64:
+        return f"token ids must be int64, these are {inputs.dtype}; convert them with .long()."
+    if spec.value_range is not None:
+        return "token ids have no value range; leave value_range out."
+    if spec.vocabulary is None:
+        return "the number of token ids is not known; give vocabulary."
+    low, high = int(inputs.min()), int(inputs.max())
+    if low < 0 or high >= spec.vocabulary:
+        return (
+            f"token ids reach from {low} to {high}, but with a vocabulary of {spec.vocabulary} they must "
+            f"lie in 0..{spec.vocabulary - 1}; give a larger vocabulary or other ids."
+        )
+    if spec.tokens and len(spec.tokens) != spec.vocabulary:
+        return f"{len(spec.tokens)} words for a vocabulary of {spec.vocabulary}; give one per id or none."
+    return None
+
+
+def _wrong_categories(dataset: Dataset) -> str | None:
+    spec = dataset.spec
+    if not spec.categories:
+        return None
+    if spec.modality is not Modality.TABULAR:
+        return f"only columns of a table can be categories, not {spec.modality} inputs; leave out categories."
+    columns = [column for group in spec.categories for column in group]
+    if len(set(columns)) < len(columns) or min(map(len, spec.categories)) < 2:
+        return "categories need at least two columns each and no column twice; give groups of column numbers."
+    if min(columns) < 0 or max(columns) >= spec.shape[0]:
+        return (
+            f"categories name a column outside of 0..{spec.shape[0] - 1}; give numbers of columns, counted "
+            "from 0."
+        )
+    for group in spec.categories:
+        values = dataset.inputs[:, list(group)]
+        one_hot = ((values == 0) | (values == 1)).all(dim=1) & (values.sum(dim=1) == 1)
+        if not bool(one_hot.all()):
+            row = int((~one_hot).nonzero()[0])
+            return (
+                f"columns {', '.join(map(str, group))} are declared one category, but row {row} does not "
+                "hold zeros and a single 1; correct categories or the encoding."
+            )
+    return None

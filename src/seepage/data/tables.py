@@ -1,0 +1,202 @@
+"""CSV files: a header, one row per example, numbers everywhere but in the label and categorical columns."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from seepage.core.errors import DataError, SpecError
+from seepage.core.types import Modality
+from seepage.core.user_code import reason
+from seepage.data.arrays import from_arrays
+from seepage.data.dataset import Dataset
+
+LABEL_COLUMNS = ("label", "target", "class", "y")
+MOST_CATEGORIES = 1000
+"""More would be as many columns of the table."""
+Row = tuple[int, list[str]]
+"""Line number in the file, cells."""
+
+
+def csv_file(
+    path: Path,
+    /,
+    *,
+    modality: Modality | None = None,
+    label: str | None = None,
+    delimiter: str = ",",
+    categorical: Sequence[str] = (),
+) -> Dataset:
+    """Rows of numbers with a header. Label: the column named, else label/target/class/y, else the last.
+
+    A column without any number holds categories, and so do those that `categorical` names: each becomes one
+    column for every category, in one-hot code. Columns are raw, so a model is fed them standardised.
+    """
+    if modality not in (None, Modality.TABULAR):
+        raise SpecError(
+            f"{path.name} is a table; leave out modality='{modality}', or give pictures and text as .npz."
+        )
+    header, rows = read_table(path, delimiter=delimiter)
+    column = _label_column(header, label, path.name)
+    features = [i for i in range(len(header)) if i != column]
+    if not features:
+        raise DataError(f"{path.name} has no column besides the label; add at least one feature column.")
+    _check_categorical(categorical, [header[i] for i in features], path.name)
+    labels, names = class_indices([cells[column] for _, cells in rows], column=header[column])
+    texts = [header[i] for i in features if not any(_is_number(cells[i]) for _, cells in rows)]
+    _check_texts(texts, categorical, header, rows, path.name)
+    columns, groups = _encoded(header, rows, features, {*texts, *categorical}, path.name)
+    dataset = from_arrays(
+        np.asarray([column for _, column in columns], dtype=np.float64).T,
+        labels,
+        name=path.stem,
+        source=path.name,
+        modality=Modality.TABULAR,
+        class_names=names,
+        column_names=[name for name, _ in columns],
+    )
+    return replace(dataset, spec=replace(dataset.spec, categories=groups), standardise=True)
+
+
+def read_table(path: Path, *, delimiter: str = ",") -> tuple[list[str], list[Row]]:
+    """Header and rows of a CSV file, every row as long as the header, blank lines left out."""
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise SpecError(f"delimiter is {delimiter!r}; give one character, such as ',' or ';'.")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            lines = [(reader.line_num, [c.strip() for c in cells]) for cells in reader if cells]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{path.name} cannot be read as CSV ({reason(error)}); save it as UTF-8 comma-separated text."
+        ) from None
+    if not lines:
+        raise DataError(f"{path.name} is empty; give a header line and at least one row.")
+    header, rows = lines[0][1], lines[1:]
+    if all(_is_number(cell) for cell in header):
+        raise DataError(f"{path.name} begins with numbers; put the column names on its first line.")
+    if "" in header or len(set(header)) != len(header):
+        raise DataError(
+            f"{path.name} has empty or repeated column names; give every column a name of its own."
+        )
+    if not rows:
+        raise DataError(f"{path.name} has a header but no rows; give at least one row.")
+    for line, cells in rows:
+        if len(cells) != len(header):
+            raise DataError(
+                f"{path.name}, line {line}: {len(cells)} cells under {len(header)} column names; "
+                "quote cells that contain the delimiter."
+            )
+    return header, rows
+
+
+def class_indices(cells: Sequence[str], *, column: str) -> tuple[list[int], tuple[str, ...]]:
+    """Class indices and names. Whole numbers from 0 up are indices already and get no names.
+
+    >>> class_indices(["dog", "cat", "dog"], column="animal")
+    ([1, 0, 1], ('cat', 'dog'))
+    >>> class_indices(["2", "0"], column="label")
+    ([2, 0], ())
+    """
+    if any(cell == "" for cell in cells):
+        raise DataError(f"the label column '{column}' has empty cells; fill them in or leave those rows out.")
+    if not all(_is_number(cell) for cell in cells):
+        names = tuple(sorted(set(cells)))
+        index = {name: i for i, name in enumerate(names)}
+        return [index[cell] for cell in cells], names
+    numbers = [float(cell) for cell in cells]
+    broken = next((n for n in numbers if not n.is_integer()), None)
+    if broken is not None:
+        raise DataError(
+            f"the label column '{column}' holds {broken:g}, which is not a class; seepage audits "
+            "classifiers: name another column with label=, or bin the values into classes."
+        )
+    if min(numbers) >= 0:
+        return [int(n) for n in numbers], ()
+    distinct = sorted(set(numbers))  # such as -1 and 1
+    return [distinct.index(n) for n in numbers], tuple(f"{n:g}" for n in distinct)
+
+
+def _label_column(header: Sequence[str], label: str | None, name: str) -> int:
+    if label is not None:
+        if label not in header:
+            raise SpecError(f"{name} has no column '{label}'; give label= one of {', '.join(header)}.")
+        return header.index(label)
+    lower = [column.lower() for column in header]
+    return next((lower.index(n) for n in LABEL_COLUMNS if n in lower), len(header) - 1)
+
+
+def _check_categorical(categorical: Sequence[str], valid: Sequence[str], name: str) -> None:
+    if isinstance(categorical, str):
+        raise SpecError(f"categorical is {categorical!r}; give a list of column names, as [{categorical!r}].")
+    for column in categorical:
+        if column not in valid:
+            raise SpecError(
+                f"{name} has no feature column '{column}'; give categorical= some of {', '.join(valid)}."
+            )
+
+
+def _check_texts(
+    texts: Sequence[str], categorical: Sequence[str], header: Sequence[str], rows: Sequence[Row], name: str
+) -> None:
+    """A column of texts that are all different names its rows; it is no category unless the user says so."""
+    for column in texts:
+        cells = [cells[header.index(column)] for _, cells in rows]
+        if column not in categorical and "" not in cells and len(set(cells)) == len(cells) > 1:
+            raise DataError(
+                f"{name}, column '{column}' holds a different text in each of {len(cells)} rows, more likely "
+                "identifiers than categories; leave the column out of the file, or name it in categorical=."
+            )
+
+
+def _encoded(
+    header: Sequence[str], rows: Sequence[Row], features: Sequence[int], categorical: Set[str], name: str
+) -> tuple[list[tuple[str, list[float]]], tuple[tuple[int, ...], ...]]:
+    """Named columns of numbers, and which of them are one category."""
+    columns: list[tuple[str, list[float]]] = []
+    groups: list[tuple[int, ...]] = []
+    for i in features:
+        if header[i] not in categorical:
+            columns.append((header[i], [_number(cells[i], header[i], line, name) for line, cells in rows]))
+            continue
+        values = sorted({cells[i] for _, cells in rows})
+        _check_category(values, header[i], len(rows), name)
+        groups.append(tuple(range(len(columns), len(columns) + len(values))))
+        columns += [(f"{header[i]}={v}", [float(cells[i] == v) for _, cells in rows]) for v in values]
+    return columns, tuple(groups)
+
+
+def _check_category(values: Sequence[str], column: str, rows: int, name: str) -> None:
+    if "" in values:
+        raise DataError(f"{name}, column '{column}' has empty cells; fill them in or leave those rows out.")
+    if len(values) < 2:
+        raise DataError(f"{name}, column '{column}' holds the same category everywhere; leave it out.")
+    if len(values) > MOST_CATEGORIES:
+        raise DataError(
+            f"{name}, column '{column}' holds {len(values)} categories in {rows} rows, which are more likely "
+            "identifiers or numbers; leave it out of categorical, or bin its values."
+        )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(cell: str, column: str, line: int, name: str) -> float:
+    value = float(cell) if _is_number(cell) else math.nan
+    if not math.isfinite(value):
+        shown = f"'{cell}'" if cell else "an empty cell"
+        raise DataError(
+            f"{name}, line {line}, column '{column}': {shown} is not a finite number; "
+            "name a column of categories in categorical=, and fill in missing values."
+        )
+    return value

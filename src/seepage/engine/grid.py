@@ -1,0 +1,122 @@
+"""What an audit, a study and a paper's table have in common: points, each attacked on several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from seepage.core import amounts
+from seepage.engine.recorded import settled
+from seepage.engine.spec import AuditSpec, Count, Seed
+from seepage.record import TRAINING, AttackRef, DefenseRef, Kind
+
+
+class TrainingSpec(BaseModel):
+    """The short federated training in which each defense shows what it costs. Same budget for all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rounds: Count = 100
+    clients: Count = 4
+    examples: Count = 64
+    """Each client's; a round uses the protocol's `batch_size` of them, taken in turn."""
+    test_examples: Count = 256
+    """Held out: no client has them."""
+    seeds: tuple[Seed, ...] | None = None
+    """How many, or which; None: those of the audit."""
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _counted(cls, value: Any) -> Any:
+        return None if value is None else amounts.seeds(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One audit of a grid. Points may differ in anything that an audit file can say."""
+
+    spec: AuditSpec
+    key: str = ""
+    """A plain file name, the only one of its kind in the grid."""
+    title: str = ""
+    baseline: bool = True
+    """Also attack by guessing without any update. Where not, a cell's examples still have that guess beside
+    them."""
+    training: TrainingSpec | None = None
+    """Also train under this point's defenses, for what they cost in accuracy."""
+    defense: DefenseRef | None = None
+    """Of a study: the defense (with what is inside of it) that the point stands for; `none` for none."""
+
+    @property
+    def training_seeds(self) -> tuple[int, ...]:
+        if self.training is None:
+            return ()
+        return self.spec.seeds if self.training.seeds is None else self.training.seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """All that one command runs: points x attacks x seeds. Small and picklable, for workers rebuild it.
+
+    >>> from seepage.engine.spec import parse_spec
+    >>> spec = parse_spec({"model": "mlp", "data": "digits", "seeds": [0]})
+    >>> table = Grid(kind="table", title="two widths", points=tuple(
+    ...     Point(key=f"width{n}", spec=spec.model_copy(update={"model": {"name": "mlp", "hidden": [n]}}))
+    ...     for n in (10, 20)))
+    >>> [point.spec.seeds for point in table.with_settings(seeds=(1, 2)).points]
+    [(1, 2), (1, 2)]
+    """
+
+    kind: Kind
+    title: str
+    points: tuple[Point, ...]
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """What the user wrote, as plain JSON, for the record: of a table its name."""
+    model: Any = None
+    data: Any = None
+    """Objects that were given in Python, in the place of what every point's spec names."""
+    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Other such objects, by the names that every point's spec has for them: see `given`."""
+    budget: float | None = None
+    """Seconds after which no cell is begun any more. That of an audit is its spec's, which plans with it."""
+
+    def __post_init__(self) -> None:
+        keys = [point.key for point in self.points]
+        if not keys or len(set(keys)) < len(keys):
+            raise ValueError(f"a grid needs points with distinct keys, not {keys}")
+
+    @classmethod
+    def of_audit(cls, spec: AuditSpec, **objects: Any) -> Grid:
+        """The grid of one point that an audit is. objects: model, data and given."""
+        spec = settled(spec)
+        title = spec.title or f"{spec.model.name} on {spec.data.name}"
+        if spec.recorded is not None and not spec.title:
+            title = f"{spec.model.name}, recorded in {Path(spec.recorded.folder).name}"
+        asked = spec.model_dump(mode="json")
+        return cls(kind="audit", title=title, points=(Point(spec=spec),), asked=asked, **objects)
+
+    def with_settings(self, *, budget: float | None = None, **settings: Any) -> Grid:
+        """The same grid with this budget, and these settings (`seeds`, ...) in the spec of every point."""
+        points = [replace(point, spec=point.spec.model_copy(update=settings)) for point in self.points]
+        asked, budget = {**self.asked, **settings}, self.budget if budget is None else budget
+        return replace(self, points=tuple(points), asked=asked, budget=budget)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One cell to run: an attack, or the training, at one point under one seed. Small, for it travels."""
+
+    point: int
+    attack: AttackRef
+    seed: int
+    run_key: str
+    """The point's: a worker with another model or other data refuses the job."""
+
+    def title(self, points: Sequence[Point]) -> str:
+        what = TRAINING if self.attack.name == TRAINING else self.attack.title
+        where = points[self.point].title
+        return f"{where}: {what}, seed {self.seed}" if where else f"{what}, seed {self.seed}"

@@ -1,0 +1,129 @@
+"""The points of a grid, made ready to run: model and data are read once for all points that share them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seepage.core.errors import SpecError
+from seepage.data import Dataset
+from seepage.engine.given import hold
+from seepage.engine.grid import Grid, Point
+from seepage.engine.identity import CodeReader, digest
+from seepage.engine.origin import made_by, trained_by
+from seepage.engine.prepare import Prepared, prepare, prepare_again, read_data
+from seepage.engine.shared import LastShared
+from seepage.record import BASELINE, TRAINING, AttackRef
+
+TRAINS = "seepage.engine.training"
+"""The module whose code a training comes from."""
+
+
+class Points:
+    """Every process that runs cells of a grid has one of these."""
+
+    def __init__(self, grid: Grid) -> None:
+        hold(grid.given)
+        self.grid = grid
+        self._code = CodeReader()
+        self._data: dict[str, Dataset] = {}
+        self._bases: dict[tuple[object, ...], Prepared] = {}
+        self._ready: dict[int, Prepared] = {}
+        self.shared = LastShared()
+
+    def __getitem__(self, number: int) -> Prepared:
+        """The audit of one point."""
+        if number not in self._ready:
+            self._ready[number] = self._prepare(number)
+        return self._ready[number]
+
+    def settle(self, number: int, prepared: Prepared) -> None:
+        """The same point with its attacks chosen."""
+        self._ready[number] = prepared
+
+    def attacked_by(self, number: int, attack: AttackRef) -> Prepared:
+        """The audit of one point with this attack in it, which "auto" may have chosen in another process."""
+        prepared = self[number]
+        if attack.name != TRAINING and attack.key not in prepared.attacks:
+            self.settle(number, prepared.with_attacks([*prepared.refs, attack]))
+        return self[number]
+
+    def base(self, number: int) -> tuple[object, ...]:
+        """What points with the same model and data have in common."""
+        spec = self.grid.points[number].spec
+        data = spec.data.model_dump_json()
+        return spec.model.model_dump_json(), data, spec.device, spec.seeds[0], spec.server_seed
+
+    def _prepare(self, number: int) -> Prepared:
+        point = self.grid.points[number]
+        spec, shared = point.spec, self.base(number)
+        data = spec.data.model_dump_json()
+        if shared in self._bases:
+            prepared = prepare_again(self._bases[shared], spec)
+        else:
+            if data not in self._data:
+                self._data[data] = read_data(spec, self.grid.data, model=self.grid.model)
+            prepared = prepare(
+                spec, model=self.grid.model, dataset=self._data[data], code=self._code, strict=not self._bases
+            )
+            self._bases[shared] = prepared
+        others = [ref for ref in prepared.refs if ref.name != BASELINE]
+        if others and not point.baseline:
+            prepared = prepared.with_attacks(others)
+        if point.training is None:
+            return prepared
+        return replace(prepared, run_key=digest(prepared.run_key, point.training.model_dump_json()))
+
+    def trained(self, number: int) -> Prepared:
+        """The same protocol with the training's clients, each with several batches that take turns."""
+        wanted, audited = self.grid.points[number].training, self[number]
+        assert wanted is not None
+        protocol = audited.spec.protocol.model_copy(
+            update={
+                "clients": wanted.clients,
+                "rounds": wanted.examples // audited.spec.protocol.batch_size,
+                "fresh_batches": True,
+            }
+        )
+        update = {"protocol": protocol, "public_examples": wanted.test_examples}
+        return replace(audited, spec=audited.spec.model_copy(update=update))
+
+    def made_by(self, number: int, attack: AttackRef, seed: int) -> dict[str, str]:
+        """What one cell comes from."""
+        if attack.name == TRAINING:
+            return trained_by(self.trained(number), TRAINS, seed)
+        return made_by(self[number], attack, seed)
+
+    def check(self) -> None:
+        """Everything a user could have known before: settings of every defense, enough data."""
+        for number, point in enumerate(self.grid.points):
+            if point.training is not None:
+                self._check_batches(number, point)
+            self[number].check()
+            if point.training is not None:
+                self._check_training(number, point)
+
+    def _check_batches(self, number: int, point: Point) -> None:
+        """What a measure makes of the protocol must fit the training, which has the same data for all."""
+        training, protocol = point.training, self[number].spec.protocol
+        assert training is not None
+        if training.examples % protocol.batch_size:
+            raise SpecError(
+                f"{point.title}: a client's {training.examples} training examples do not divide into batches "
+                f"of {protocol.batch_size}: choose training.examples as a multiple of every batch size."
+            )
+        if training.clients < protocol.clients != point.spec.protocol.clients:
+            raise SpecError(
+                f"{point.title}: {protocol.clients} clients take part, but training.clients is "
+                f"{training.clients}, the same for every defense: raise it."
+            )
+
+    def _check_training(self, number: int, point: Point) -> None:
+        trained = self.trained(number)
+        trained.defenses(0)
+        _, held_out = trained.draw(point.training_seeds[0])
+        found, wanted = 0 if held_out is None else len(held_out), trained.spec.public_examples
+        if found < wanted:
+            raise SpecError(
+                f"training needs {wanted} held-out examples, but the clients leave {found}: lower "
+                "training.test_examples, training.clients or training.examples."
+            )

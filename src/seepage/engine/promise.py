@@ -1,0 +1,163 @@
+"""What the defenses of an audit promise: epsilon, with everything that it depends on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seepage.core.types import LocalTraining
+from seepage.defenses import DEFENSES, epsilon, uses_per_round
+from seepage.engine.spec import AuditSpec, DefenseSpec
+from seepage.record import DefenseRecord, DefenseRef
+from seepage.record.header import epsilon_text
+
+ACCOUNTANT = "exact composition of the Gaussian mechanism (Balle & Wang 2018)"
+EXAMPLE, CLIENT = "one example", "one client"
+LOCAL_DP, SVT = "flower:LocalDpMod", "nvflare:SVTPrivacy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """A Gaussian mechanism as it is used in one round, at sampling rate 1."""
+
+    protects: str
+    """The neighbours that epsilon is about: an example, or a whole client."""
+    sigma: float
+    uses_per_round: int
+
+
+def mechanism(
+    name: str, settings: Mapping[str, Any], *, local: LocalTraining, batch_size: int
+) -> Mechanism | None:
+    """None for a heuristic, and for a mechanism whose noise is left out: it bounds nothing.
+
+    >>> mechanism("dp_sgd", {"sigma": 2.0}, local=LocalTraining(), batch_size=8)
+    Mechanism(protects='one example', sigma=2.0, uses_per_round=1)
+    """
+    if name == LOCAL_DP:
+        noise = local_dp_noise(settings)
+        return None if noise <= 0 else Mechanism(protects=CLIENT, sigma=noise, uses_per_round=1)
+    sigma = float(settings.get("sigma", 0.0))
+    if sigma <= 0:
+        return None
+    if name == "dp_sgd":
+        return Mechanism(protects=EXAMPLE, sigma=sigma, uses_per_round=uses_per_round(local, batch_size))
+    if name == "central_dp" and settings["server_honest"]:
+        return Mechanism(protects=CLIENT, sigma=sigma, uses_per_round=1)
+    return None
+
+
+def local_dp_noise(settings: Mapping[str, Any]) -> float:
+    """Of Flower's LocalDpMod: its noise over what one update can really move, the norm it is clipped to.
+
+    >>> local_dp_noise({"clipping_norm": 2.0, "sensitivity": 2.0, "epsilon": 1.0, "delta": 1e-5}) > 4.8
+    True
+    """
+    if not {"clipping_norm", "sensitivity", "epsilon", "delta"} <= set(settings):
+        return 0.0  # the defense itself says which is missing
+    if settings["epsilon"] <= 0 or not 0 < settings["delta"] < 1:
+        return 0.0
+    # the deviation for a sensitivity of 1 by Flower's formula (Dwork & Roth 2014, Theorem A.1)
+    each = math.sqrt(2 * math.log(1.25 / settings["delta"])) / settings["epsilon"]
+    return float(settings["sensitivity"] * each / settings["clipping_norm"])
+
+
+def broken_promise(name: str, settings: Mapping[str, Any]) -> str:
+    """What the settings promise and do not keep; empty where there is nothing of the kind.
+
+    >>> kept = {"clipping_norm": 1.0, "sensitivity": 1.0, "epsilon": 1.0, "delta": 1e-5}
+    >>> broken_promise("flower:LocalDpMod", kept)
+    ''
+    >>> broken_promise("flower:LocalDpMod", {**kept, "sensitivity": 1e-4, "epsilon": 10.0})
+    'epsilon = 10 was asked for, and the noise fits a sensitivity of 0.0001, but a clipped update can move \
+by 1: what holds is ε = 213106545 at δ = 1e-05 a round'
+    """
+    if name == SVT:
+        return _svt_promise(settings)
+    noise = local_dp_noise(settings) if name == LOCAL_DP else 0.0
+    if noise <= 0:
+        return ""
+    holds = epsilon(sigma=noise, delta=settings["delta"])
+    if holds <= settings["epsilon"]:
+        return ""
+    why = (
+        f"the noise fits a sensitivity of {settings['sensitivity']:g}, but a clipped update can move by "
+        f"{settings['clipping_norm']:g}"
+        if settings["sensitivity"] < settings["clipping_norm"]
+        else "the formula of the noise is proven up to epsilon = 1 only"
+    )
+    return (
+        f"epsilon = {settings['epsilon']:g} was asked for, and {why}: what holds is ε = "
+        f"{epsilon_text(holds)} at δ = {settings['delta']:g} a round"
+    )
+
+
+def _svt_promise(settings: Mapping[str, Any]) -> str:
+    """SVTPrivacy's `epsilon` pays for the choice of entries; what releasing them costs is another budget,
+    by default `noise_var` for each (its own accountant adds both)."""
+    if settings.get("epsilon_release") is not None:
+        return ""
+    thousand = 1000 * settings["fraction"] * settings["noise_var"]
+    return (
+        f"epsilon = {settings['epsilon']:g} pays for choosing the entries alone; releasing them costs "
+        f"{thousand:g} more for every 1,000 weights of the model, a round"
+    )
+
+
+def mechanism_of(wanted: DefenseSpec, local: LocalTraining, batch_size: int) -> Mechanism | None:
+    """The same for a defense of a spec, with its defaults."""
+    settings = {**DEFENSES.find(wanted.name).settings, **wanted.options}
+    return mechanism(wanted.name, settings, local=local, batch_size=batch_size)
+
+
+def defense_records(
+    spec: AuditSpec, local: LocalTraining, *, rounds: int | None = None
+) -> tuple[DefenseRecord, ...]:
+    """The defenses of an audit, in its order, after so many rounds; by default the protocol's."""
+    played = spec.protocol.rounds if rounds is None else rounds
+    return tuple(_record(wanted, spec, local, played) for wanted in spec.defenses)
+
+
+def _record(wanted: DefenseSpec, spec: AuditSpec, local: LocalTraining, rounds: int) -> DefenseRecord:
+    entry = DEFENSES.find(wanted.name)
+    found = mechanism_of(wanted, local, spec.protocol.batch_size)
+    plain = DefenseRecord(
+        broken=broken_promise(wanted.name, {**entry.settings, **wanted.options}),
+        defense=DefenseRef(name=wanted.name, params=wanted.options),
+        description=entry.description,
+        guarantee="heuristic" if found is None else entry.guarantee,
+        runs_at=entry.runs_at,
+        trusts=entry.trusts,
+    )
+    if found is None:
+        return plain
+    # A client's batches take turns; a client itself is in every round.
+    turns = spec.protocol.rounds if spec.protocol.fresh_batches and found.protects == EXAMPLE else 1
+    steps = -(-rounds // turns) * found.uses_per_round
+    return plain.model_copy(
+        update={
+            "protects": found.protects,
+            "sigma": found.sigma,
+            "steps": steps,
+            "uses_per_round": found.uses_per_round,
+            "sampling_rate": 1.0,
+            "accountant": ACCOUNTANT,
+            "epsilon": epsilon(sigma=found.sigma, delta=spec.delta, steps=steps),
+            "delta": spec.delta,
+        }
+    )
+
+
+def known_settings(
+    defenses: Sequence[DefenseSpec], answered: Callable[[str], object | None]
+) -> list[dict[str, Any]]:
+    """Those defenses that an attacker has an answer to, with the settings that are public."""
+    found = []
+    for wanted in defenses:
+        if answered(wanted.name) is not None:
+            settings = {**DEFENSES.find(wanted.name).settings, **wanted.options}
+            public = {k: v for k, v in settings.items() if v is not None and k != "seed"}
+            found.append({"name": wanted.name, **public})
+    return found

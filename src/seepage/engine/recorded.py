@@ -1,0 +1,168 @@
+"""A folder of recorded exchanges as what an audit is about: one cell for each attack and exchange.
+
+The number of an exchange in the folder takes the place of a seed. Every cell reads its own exchange and keeps
+nothing of it, so that ten thousand need the memory of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seepage.core.errors import SpecError
+from seepage.core.types import Grant, LocalTraining
+from seepage.data import Dataset
+from seepage.engine.spec import NO_TRUTH, AuditSpec, RecordedSpec
+from seepage.protocol import custom_threat
+from seepage.record.exchanges import ExchangeInfo, RecordedExchange, RecordedFolder
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The exchanges of an audit, and which rows of its data are the truth behind each."""
+
+    exchanges: tuple[RecordedExchange, ...]
+    rows: tuple[Tensor, ...] | None
+    """None: nobody gave the truth, and nothing can be scored."""
+    examples: int
+    """Of the data that the rows are of."""
+
+    @cached_property
+    def free(self) -> Tensor:
+        """Rows that are behind no exchange."""
+        private = torch.zeros(self.examples, dtype=torch.bool)
+        for rows in self.rows or ():
+            private[rows] = True
+        return (~private).nonzero().squeeze(1)
+
+    @classmethod
+    def of(cls, spec: AuditSpec, dataset: Dataset) -> Recorded | None:
+        """What the specification names; None where it names no recording."""
+        if spec.recorded is None:
+            return None
+        exchanges = chosen(spec.recorded)
+        if spec.data.name == NO_TRUTH:
+            return cls(exchanges, None, 0)
+        alone = len({one.info.client for one in exchanges}) == 1
+        rows = tuple(_rows(one.info, dataset, alone=alone) for one in exchanges)
+        return cls(exchanges, rows, len(dataset))
+
+
+def chosen(wanted: RecordedSpec) -> tuple[RecordedExchange, ...]:
+    """The exchanges of these rounds and clients, in their order."""
+    found = tuple(
+        one
+        for one in RecordedFolder.open(wanted.folder)
+        if (wanted.rounds is None or one.info.round in wanted.rounds)
+        and (wanted.clients is None or one.info.client in wanted.clients)
+    )
+    if not found:
+        raise SpecError(f"'{wanted.folder}' has no exchange of these rounds and clients: choose others.")
+    return found
+
+
+def settled(spec: AuditSpec) -> AuditSpec:
+    """The specification with what the recording says: how many exchanges, and what is not known of them."""
+    if spec.recorded is None:
+        return spec
+    infos = [one.info for one in chosen(spec.recorded)]
+    threat = custom_threat(
+        spec.threat.base, grant=spec.threat.grant, deny=spec.threat.deny, rounds=spec.threat.rounds
+    )
+    if Grant.CRAFT_WEIGHTS in threat.grants:
+        raise SpecError(
+            f"under the threat model '{spec.threat.base}' the server chooses what it sends, but these "
+            "exchanges are over: choose another one, or let the attack send its models in a live app "
+            "(seepage.integrations.flower.Curious)."
+        )
+    unknown = {
+        Grant.BATCH_SIZE: any(info.examples is None for info in infos),
+        Grant.LOCAL_TRAINING: any(local_training(info) is None for info in infos),
+        Grant.LABELS: spec.data.name == NO_TRUTH,
+    }
+    denied = [str(grant) for grant, lacking in unknown.items() if lacking and grant in threat.grants]
+    deny = (*spec.threat.deny, *(grant for grant in denied if grant not in spec.threat.deny))
+    protocol = spec.protocol.model_copy(
+        update={
+            "clients": 1,
+            "rounds": 1,
+            "aggregation": "per_client",
+            "batch_size": max(info.examples or 1 for info in infos),
+            "algorithm": "fedsgd" if all(info.kind == "gradient" for info in infos) else "fedavg",
+        }
+    )
+    return spec.model_copy(
+        update={
+            "threat": spec.threat.model_copy(update={"deny": deny}),
+            "protocol": protocol,
+            "seeds": tuple(range(len(infos))),
+            "server_seed": 0 if spec.server_seed is None else spec.server_seed,
+        }
+    )
+
+
+def local_training(info: ExchangeInfo) -> LocalTraining | None:
+    """As the replay of an attack takes it; None where not enough is known, or nothing here replays it."""
+    known = info.local
+    shared = {"loss": known.loss or "auto", "batch_norm": known.batch_norm or "eval"}
+    if info.kind == "gradient":
+        return LocalTraining(algorithm="fedsgd", **shared)  # type: ignore[arg-type]
+    if known.lr is None or (known.steps is None and known.epochs is None):
+        return None
+    if known.optimizer not in (None, "sgd"):
+        return None
+    return LocalTraining(
+        algorithm="fedavg",
+        batch_size=known.batch_size,
+        # so many steps, however often they go through the data
+        epochs=known.epochs or known.steps or 1,
+        steps=known.steps,
+        lr=known.lr,
+        momentum=known.momentum or 0.0,
+        weight_decay=known.weight_decay or 0.0,
+        **shared,  # type: ignore[arg-type]
+    )
+
+
+def by_client(load: Any, exchanges: Sequence[RecordedExchange], make: Any) -> Dataset:
+    """The truth from a function of the client: the data of all of them, and whose each example is.
+
+    make: from (inputs, labels) to a data set.
+    """
+    parts: Mapping[int, Any] = {client: load(client=client) for client in _clients(exchanges)}
+    pairs = {client: (torch.as_tensor(x), torch.as_tensor(y)) for client, (x, y) in parts.items()}
+    whole: Dataset = make(
+        (torch.cat([x for x, _ in pairs.values()]), torch.cat([y for _, y in pairs.values()]))
+    )
+    owners = torch.cat([torch.full((len(y),), client) for client, (_, y) in pairs.items()])
+    return whole.owned_by(owners)
+
+
+def _clients(exchanges: Sequence[RecordedExchange]) -> list[int]:
+    return sorted({one.info.client for one in exchanges})
+
+
+def _rows(info: ExchangeInfo, dataset: Dataset, *, alone: bool) -> Tensor:
+    """Which rows of the truth this client trained on, in the order that the recording has them."""
+    if info.rows is not None:
+        rows = torch.tensor(info.rows, dtype=torch.long)
+        if not len(rows) or int(rows.max()) >= len(dataset):
+            raise SpecError(
+                f"{info.name} names rows of a data set with more than the {len(dataset)} examples that the "
+                "truth has: give the data set that the clients trained on."
+            )
+        return rows
+    if dataset.owners is not None:
+        return (dataset.owners == info.client).nonzero().squeeze(1)
+    if alone:
+        return torch.arange(len(dataset))
+    raise SpecError(
+        f"the truth does not say which of its examples client {info.client} holds: name a function of the "
+        "client (package.module:function with an argument `client`), or give `rows` in the JSON of each "
+        "exchange."
+    )

@@ -1,0 +1,106 @@
+"""The truth behind recorded exchanges or, where nobody has it, what one example is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from seepage.core.errors import ModelError, SpecError
+from seepage.core.registry import REFERENCE, import_thing
+from seepage.core.types import InputSpec, Modality
+from seepage.core.user_code import USER_CODE_ERRORS
+from seepage.data import Dataset, load_data
+from seepage.engine.recorded import by_client, chosen
+from seepage.engine.spec import NO_TRUTH, AuditSpec
+from seepage.protocol import training_mode
+from seepage.record.exchanges import InputInfo
+
+Build = Callable[[InputSpec], nn.Module]
+"""From what one example is to the model."""
+SIZES = (8, 16, 20, 24, 28, 32, 48, 64, 96, 128, 160, 192, 224, 256, 299)
+"""Heights and widths of images that are tried where nothing else is known."""
+
+
+def recorded_data(spec: AuditSpec, data: Any, build: Build) -> Dataset:
+    """What the specification names as the truth, or `data` in its place; without either, no example."""
+    assert spec.recorded is not None
+    exchanges = chosen(spec.recorded)
+    wanted = spec.data.name if data is None else data
+    if isinstance(wanted, str) and wanted == NO_TRUTH:
+        described = spec.recorded.input or next((e.info.input for e in exchanges if e.info.input), None)
+        return _nothing(_looked_up(described) if described else _guessed(build, spec.recorded.shape))
+    load = import_thing(wanted, function=True) if _is_reference(wanted) else wanted
+    if callable(load) and "client" in inspect.signature(load).parameters:
+        return by_client(load, exchanges, partial(load_data, **spec.data.options))
+    return load_data(wanted, **spec.data.options)
+
+
+def _is_reference(wanted: Any) -> bool:
+    return isinstance(wanted, str) and bool(REFERENCE.fullmatch(wanted))
+
+
+def _nothing(spec: InputSpec) -> Dataset:
+    dtype = torch.long if spec.modality is Modality.TEXT else torch.float32
+    none = torch.empty(0, *spec.shape, dtype=dtype)
+    return Dataset(NO_TRUTH, none, torch.empty(0, dtype=torch.long), spec, "nobody gave the truth")
+
+
+def _looked_up(described: InputInfo) -> InputSpec:
+    return InputSpec(
+        modality=Modality(described.modality),
+        shape=described.shape,
+        num_classes=described.num_classes,
+        value_range=described.value_range,
+        mean=described.mean,
+        std=described.std,
+        vocabulary=described.vocabulary,
+    )
+
+
+def _guessed(build: Build, known: tuple[int, ...] | None) -> InputSpec:
+    """By what the model takes: its first layer says the number of values or of channels."""
+    found = []
+    for shape in _shapes(build) if known is None else [known]:
+        modality = Modality.IMAGE if len(shape) == 3 else Modality.TABULAR
+        tried = InputSpec(modality=modality, shape=shape, num_classes=2, value_range=None)
+        if (outputs := _outputs(build, tried)) is not None:
+            found.append((tried, outputs))
+    if len(found) == 1:
+        tried, outputs = found[0]
+        return InputSpec(
+            modality=tried.modality, shape=tried.shape, num_classes=max(2, outputs), value_range=None
+        )
+    several = f" It takes {' and '.join(str(spec.shape) for spec, _ in found[:4])}." if found else ""
+    raise SpecError(
+        "the model does not tell what one example is: say it, as in --input 3x32x32 (channels, height, "
+        f"width) or --input 64 (columns of a table).{several}"
+    )
+
+
+def _shapes(build: Build) -> list[tuple[int, ...]]:
+    try:
+        model = build(InputSpec(modality=Modality.TABULAR, shape=(1,), num_classes=2, value_range=None))
+    except ModelError:
+        return []  # it is made for a shape, so it cannot say one
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            return [(module.in_features,)]
+        if isinstance(module, nn.Conv2d):
+            return [(module.in_channels, size, size) for size in SIZES]
+    return []
+
+
+def _outputs(build: Build, spec: InputSpec) -> int | None:
+    """Of the model on such examples; None where it does not take them."""
+    try:
+        model = build(spec)
+        with torch.no_grad(), training_mode(model, False):
+            output = model(torch.zeros(2, *spec.shape))
+    except (*USER_CODE_ERRORS, ModelError):
+        return None
+    return int(output.shape[1]) if isinstance(output, torch.Tensor) and output.ndim == 2 else None

@@ -1,0 +1,67 @@
+"""Rows that all measure the same thing, with a ladder of biases (imprint, Fowl et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from seepage.core.types import Detector
+from seepage.guardian.detectors.calibrated import Reading, most_striking, weight_detector
+from seepage.guardian.detectors.layers import WeightLayer, of_kind, sampled
+
+_ROWS = 1024
+"""Rows that are compared. Cost: sorting them takes time."""
+_PROJECTIONS = 4
+"""Random lines along which rows are sorted. Cost: equal rows are neighbours on each of them; more lines cost
+time and find those that are nearly equal more surely."""
+
+
+def identical_rows() -> Detector:
+    """Weights: rows that point the same way and differ by their biases only (imprint)."""
+    return weight_detector("identical_rows", measure)
+
+
+def measure(layers: Sequence[WeightLayer]) -> Reading:
+    readings = []
+    for layer in of_kind(layers, "dense", fan_in=8, rows=4):
+        # The classes' rows may be alike for other reasons: without biases to tell rows apart no bins arise.
+        if layer.bias is None or layer is layers[-1]:
+            continue
+        joined = torch.cat([layer.rows, layer.bias.unsqueeze(1)], dim=1)
+        joined = sampled(joined, _ROWS)
+        rows, bias = joined[:, :-1], joined[:, -1]
+        score = likeness(rows[_distinct(bias)])
+        words = f"a row of '{layer.name}' has a neighbour with another bias at a mean cosine of {score:.3f}"
+        readings.append(Reading(score=score, layer=layer.name, evidence=words))
+    return most_striking(readings, needs="dense layer with biases before the last one")
+
+
+def likeness(rows: Tensor) -> float:
+    """Mean cosine of each row with the most similar one among its neighbours along a few random lines.
+
+    >>> likeness(torch.ones(5, 8))
+    1.0
+    """
+    rows = rows[rows.square().sum(dim=1) > 0]
+    if len(rows) < 4:
+        return 0.0
+    unit = rows / rows.norm(dim=1, keepdim=True)
+    generator = torch.Generator().manual_seed(0)
+    lines = torch.randn(rows.shape[1], _PROJECTIONS, generator=generator).to(unit)
+    order = (unit @ lines).argsort(dim=0)  # (N, projections)
+    best = torch.full_like(unit[:, 0], -1.0)
+    for along in order.T:
+        cosine = (unit[along[1:]] * unit[along[:-1]]).sum(dim=1)
+        best.scatter_reduce_(0, along[1:], cosine, "amax")
+        best.scatter_reduce_(0, along[:-1], cosine, "amax")
+    return min(1.0, round(float(best.mean()), 6))
+
+
+def _distinct(bias: Tensor) -> Tensor:
+    """Indices of rows with a bias of their own: equal rows with equal biases are no ladder."""
+    ordered, index = bias.sort()
+    new = torch.ones_like(ordered, dtype=torch.bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    return index[new]

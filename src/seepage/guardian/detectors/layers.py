@@ -1,0 +1,128 @@
+"""A received model as the weight detectors see it: named rows of weights with their biases, nothing run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from seepage.core.errors import ModelError
+
+Kind = Literal["dense", "conv", "embedding"]
+
+_LEAST_POSITIONS = 4
+"""Values of one feature map in the input of a dense layer, from which on it counts as flattened maps.
+Derived: 2 x 2 is the smallest map with two sides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightLayer:
+    """One weight of two or more dimensions."""
+
+    name: str
+    kind: Kind
+    rows: Tensor
+    """(outputs, fan-in), at least float32: a filter of a convolution is one row."""
+    bias: Tensor | None
+    maps: int
+    """Feature maps that the columns are made of, one after the other; 1 where nothing says so."""
+
+
+def weight_layers(model: nn.Module) -> list[WeightLayer]:
+    """Every dense layer, convolution and embedding, in the model's own order; NaN weights are refused.
+
+    >>> [(layer.name, layer.kind) for layer in weight_layers(nn.Sequential(nn.Linear(3, 2)))]
+    [('0', 'dense')]
+    """
+    embeddings = {n for n, m in model.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
+    state = tensors_of(model)
+    found: list[WeightLayer] = []
+    channels = 0
+    for name, tensor in state.items():
+        if tensor.dim() < 2 or not name.endswith("weight") or not tensor.numel():
+            continue
+        stem = name.removesuffix("weight").removesuffix(".")
+        kind = _kind(tensor, stem, embeddings)
+        rows = tensor.detach().flatten(1)
+        rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+        maps = 1
+        if kind == "dense":
+            size = rows.shape[1]
+            flattened = channels and size % channels == 0 and size // channels >= _LEAST_POSITIONS
+            maps, channels = (channels if flattened else 1), 0
+        elif kind == "conv":
+            channels = len(rows)
+        bias = state.get(name.removesuffix("weight") + "bias")
+        fits = bias is not None and bias.shape == rows.shape[:1]
+        own = bias.detach().to(rows) if bias is not None and fits else None
+        found.append(WeightLayer(name=stem or name, kind=kind, rows=rows, bias=own, maps=maps))
+    return found
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """The floating-point tensors of a model by name, or ModelError where there is none or one is broken."""
+    state = {n: t for n, t in model.state_dict().items() if isinstance(t, Tensor) and t.is_floating_point()}
+    if not state:
+        raise ModelError("the model holds no floating-point weights, so there is nothing to check.")
+    # One pass over each tensor: a sum is NaN or infinite where an entry is (or, rarely, by overflow).
+    for name, stored in state.items():
+        tensor = stored if stored.dtype.itemsize > 1 else stored.float()  # 8-bit floats cannot be summed
+        if not bool(torch.isfinite(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
+            raise ModelError(
+                f"the weights '{name}' hold NaN or infinite values: such a model cannot be trained on; ask "
+                "the server for another one."
+            )
+    return state
+
+
+def of_kind(layers: Sequence[WeightLayer], *kinds: Kind, fan_in: int, rows: int = 2) -> list[WeightLayer]:
+    """Those that are large enough for a statistic."""
+    return [x for x in layers if x.kind in kinds and x.rows.shape[1] >= fan_in and len(x.rows) >= rows]
+
+
+def classifier(layers: Sequence[WeightLayer]) -> WeightLayer | None:
+    """The last dense layer, which makes the logits of the usual classifiers."""
+    dense = [layer for layer in layers if layer.kind == "dense" and len(layer.rows) >= 2]
+    return dense[-1] if dense else None
+
+
+def live_columns(rows: Tensor) -> Tensor:
+    """Without the columns that are zero in every row: pixels that never vary, maps that carry nothing."""
+    return rows[:, (rows != 0).any(dim=0)]
+
+
+def sampled(rows: Tensor, most: int) -> Tensor:
+    """At most so many rows, spread evenly: a trap layer is one throughout, and large models must be quick."""
+    if len(rows) <= most:
+        return rows
+    return rows[torch.linspace(0, len(rows) - 1, most, device=rows.device).long()]
+
+
+def as_module(tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Named tensors as a module whose state dict they are, so that weights can be checked without a class.
+
+    >>> list(as_module({"a.weight": torch.zeros(2, 2), "a.bias": torch.zeros(2)}).state_dict())
+    ['a.weight', 'a.bias']
+    """
+    root = nn.Module()
+    for name, tensor in tensors.items():
+        *path, leaf = name.split(".")
+        place = root
+        try:
+            for part in path:
+                if part not in place._modules:
+                    place.add_module(part, nn.Module())
+                place = place.get_submodule(part)
+            place.register_buffer(leaf, tensor.detach())
+        except (KeyError, AttributeError) as error:
+            raise ModelError(f"'{name}' is no usable name of a tensor: export the weights again.") from error
+    return root
+
+
+def _kind(tensor: Tensor, stem: str, embeddings: set[str]) -> Kind:
+    if tensor.dim() > 2:
+        return "conv"
+    return "embedding" if stem in embeddings or "embed" in stem.lower() else "dense"

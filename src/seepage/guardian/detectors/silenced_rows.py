@@ -1,0 +1,43 @@
+"""Filters and neurons made to stay silent: nearly all weights of one sign.
+
+A pass-through has to mute what it does not use, by "negative input to the ReLU" (Boenisch et al. 2021,
+Section 7) or "mainly negative random values" (Appendix B, measure 3). Training behind sigmoids makes whole
+layers negative as well, so silence counts only beside a row that hands mostly one value on, by less than the
+check of pass-through rows asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seepage.core.types import Detector
+from seepage.guardian.detectors.calibrated import Reading, most_striking, weight_detector
+from seepage.guardian.detectors.layers import WeightLayer, of_kind
+
+_MOSTLY = 0.8
+"""Share of a row's energy in one positive entry. Tested: test_constants_of_detectors_lie_on_a_plateau."""
+
+
+def silenced_rows() -> Detector:
+    """Weights: filters with weights of one sign, as a pass-through mutes the maps it does not use."""
+    return weight_detector("silenced_rows", measure)
+
+
+def measure(layers: Sequence[WeightLayer]) -> Reading:
+    readings = []
+    for layer in of_kind(layers, "dense", "conv", fan_in=9, rows=4):
+        signs = layer.rows.sign()
+        used = signs.abs().sum(dim=1).clamp_min(1)
+        excess = -signs.sum(dim=1) / used.sqrt()  # about N(0, 1) for weights of random sign
+        energy = layer.rows.square().sum(dim=1)
+        passing = layer.rows.amax(dim=1).clamp_min(0).square() >= _MOSTLY * energy.clamp_min(1e-30)
+        surplus = float(excess.clamp_min(0).square().mean().sqrt())
+        one_sided = int(((excess > 3) & (signs > 0).sum(dim=1).lt(0.2 * used)).sum())
+        words = (
+            f"{one_sided} of {len(signs)} rows of '{layer.name}' are almost all negative; the surplus is "
+            f"{surplus:.1f} standard deviations where random signs give 0.7"
+            + (f", and {int(passing.sum())} row(s) hand mostly one value on" if bool(passing.any()) else "")
+        )
+        score = surplus if bool(passing.any()) else 0.0
+        readings.append(Reading(score=score, layer=layer.name, evidence=words))
+    return most_striking(readings, needs="layer of 9 or more inputs")

@@ -1,0 +1,99 @@
+"""Seeing and changing what passes through a model's modules while it runs.
+
+Every look into a running model goes through `hooked`: however the block ends, no hook is left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.models.probes import run_model
+from seepage.protocol import training_mode
+
+CHUNK = 64
+"""Examples a pass: bounds the activations that are held at a time. Results do not depend on it."""
+
+
+def modules_of(model: nn.Module, *kinds: type[nn.Module]) -> dict[str, nn.Module]:
+    """The model's modules of these kinds, by name.
+
+    >>> list(modules_of(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)), nn.Linear))
+    ['0', '2']
+    """
+    return {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
+
+
+@contextmanager
+def hooked(
+    modules: Mapping[str, nn.Module],
+    *,
+    before: Callable[..., Any] | None = None,
+    after: Callable[..., Any] | None = None,
+) -> Iterator[None]:
+    """Calls `before` and `after` around every run of these modules inside the block.
+
+    Args:
+        modules: by the name that the functions are told.
+        before: gets (name, module, arguments); what it returns, if anything, is fed to the module instead.
+        after: gets (name, module, arguments, output); what it returns, if anything, replaces the output.
+    """
+    with ExitStack() as stack:
+        for name, module in modules.items():
+            if before is not None:
+                stack.callback(module.register_forward_pre_hook(partial(before, name)).remove)
+            if after is not None:
+                stack.callback(module.register_forward_hook(partial(after, name)).remove)
+        yield
+
+
+@contextmanager
+def watching(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
+    """What enters the named layer, one tensor for each time it runs inside the block.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    >>> with watching(model, "1") as seen:
+    ...     _ = model(torch.zeros(3, 2, 2))
+    >>> [tuple(tensor.shape) for tensor in seen]
+    [(3, 4)]
+    """
+    seen: list[Tensor] = []
+
+    def remember(_name: str, _module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen.append(args[0].clone())  # before an in-place module changes it
+
+    with hooked({layer: model.get_submodule(layer)}, before=remember):
+        yield seen
+
+
+def layer_input(model: nn.Module, layer: str, inputs: Tensor) -> Tensor:
+    """(n, m): what reaches the named layer in eval mode when the model is fed `inputs`, flattened."""
+    with torch.no_grad(), training_mode(model, False), watching(model, layer) as seen:
+        for chunk in inputs.split(CHUNK):
+            run_model(model, chunk)
+    return torch.cat(seen).flatten(1)
+
+
+@contextmanager
+def fed(layer: nn.Module, features: Tensor) -> Iterator[None]:
+    """Lets the layer read `features`, whatever the model was given."""
+    with hooked({"": layer}, before=lambda _name, _module, _args: (features,)):
+        yield
+
+
+@contextmanager
+def tapped(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """The layer's outputs, cut off from what comes before it, so that gradients can be taken at them."""
+    outputs: list[Tensor] = []
+
+    def tap(_name: str, _module: nn.Module, _args: object, output: Tensor) -> Tensor:
+        outputs.append(output.detach().requires_grad_())
+        return outputs[-1].clone()  # an in-place activation may follow, which a leaf does not allow
+
+    with hooked({"": layer}, after=tap):
+        yield outputs

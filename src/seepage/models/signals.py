@@ -1,0 +1,120 @@
+"""The backward signal of an example at a layer, as the server computes it on its own copy of the model.
+
+An example (h, y), h what the layer reads, adds d(h, y) ⊗ [h, 1] / n to the gradient of the layer's weight and
+bias, where d = dloss/dz at the layer's N outputs. Candidates are fed in *at the layer*, so that nothing
+before it needs to be inverted. If the logits depend on the input by another way too (a skip connection), the
+prediction is wrong, no candidate is certified, and nothing false is claimed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from seepage.core.types import InputSpec
+from seepage.models.hooks import CHUNK, fed, tapped
+from seepage.models.layers import LinearLayer
+from seepage.models.precision import Precision, precision_of
+from seepage.models.probes import dummy_inputs
+from seepage.protocol import LOSSES, training_mode
+
+ROUNDING = 2e-6
+"""Relative error of a backward signal (float32, several layers), against the example's typical signal."""
+
+
+class BackwardSignals:
+    """d(h, y) of one layer for any number of candidates.
+
+    >>> from seepage.models.layers import trace_linear_layers
+    >>> from seepage.core.types import Modality
+    >>> model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    >>> spec = InputSpec(modality=Modality.TABULAR, shape=(3,), num_classes=2)
+    >>> signals = BackwardSignals(model, trace_linear_layers(model, spec)[0], spec, loss="cross_entropy")
+    >>> h, y = torch.rand(4, 3), torch.tensor([0, 1, 1, 0])
+    >>> full = signals.at_all_rows(h, y)
+    >>> torch.allclose(signals.at_one_row(h, torch.full((4,), 2)).gather(1, y[:, None])[:, 0], full[:, 2])
+    True
+    """
+
+    def __init__(self, model: nn.Module, layer: LinearLayer, spec: InputSpec, *, loss: str) -> None:
+        self.model = model
+        self.layer = model.get_submodule(layer.name)
+        weight = model.get_parameter(layer.weight).detach()
+        bias = None if layer.bias is None else model.get_parameter(layer.bias).detach()
+        self.parameters = (weight, weight.new_zeros(len(weight)) if bias is None else bias)
+        """The layer's weight (N, m) and bias (N,), 0 where it has none."""
+        self.rows = layer.out_features
+        self.loss = loss
+        self.spec = spec
+        self.precision = precision_of(list(model.parameters()))
+        """Of the weights, which clients compute in, whatever type the server holds them in."""
+        coarser = self.precision.relative / Precision.of_type(torch.float32).relative
+        self.rounding = ROUNDING * max(1.0, coarser)
+        """Relative error of the signals."""
+
+    def at_one_row(self, features: Tensor, rows: Tensor) -> Tensor:
+        """(k, labels): the signal of candidate j at row rows[j], for every label it may have."""
+        parts = []
+        for h, i in zip(features.split(CHUNK), rows.split(CHUNK), strict=True):
+            with fed(self.layer, h.to(self.parameters[0].dtype)):
+                parts.append(
+                    predicted_bias_gradients(self.model, self.layer, self._dummy(len(h)), i, loss=self.loss)
+                )
+        return torch.cat(parts)
+
+    def at_all_rows(self, features: Tensor, labels: Tensor) -> Tensor:
+        """(k, N): the signal of each candidate with its label at every row; one pass there and back."""
+        parts = []
+        with training_mode(self.model, False):
+            for h, y in zip(features.split(CHUNK), labels.split(CHUNK), strict=True):
+                parts.append(self._backward(h, y))
+        return torch.cat(parts) if parts else features.new_zeros(0, self.rows)
+
+    def _backward(self, features: Tensor, labels: Tensor) -> Tensor:
+        read = features.to(self.parameters[0].dtype)
+        with torch.enable_grad(), tapped(self.layer) as outputs, fed(self.layer, read):
+            value = LOSSES[self.loss](self.model(self._dummy(len(features))), labels)
+            (signal,) = torch.autograd.grad(value, outputs[0], allow_unused=True, materialize_grads=True)
+        # The mean over k examples divides each one's signal by k.
+        return (signal if self.loss.endswith("_sum") else signal * len(features)).to(features)
+
+    def _dummy(self, count: int) -> Tensor:
+        return dummy_inputs(self.spec, count, like=self.model)
+
+
+def predicted_bias_gradients(
+    model: nn.Module, layer: nn.Module, inputs: Tensor, rows: Tensor, *, loss: str
+) -> Tensor:
+    """(k, labels): d_i(x, y) of candidate k at its row, for every label y. Not divided by the batch size.
+
+    d_i(x, y) = sum_c (p_c - [c = y]) * dlogit_c/dz_i. dlogit_c/dz_i for all classes is one directional
+    derivative, batched over candidates, so all of it costs about three forward passes.
+    """
+    with training_mode(model, False):
+        logits, slope = _slopes_at(model, layer, inputs, rows)
+    if loss == "binary_cross_entropy":
+        residual = logits.sigmoid() - torch.tensor([0.0, 1.0]).to(logits)  # (k, 2)
+        return residual * slope
+    expected = (logits.softmax(dim=1) * slope).sum(dim=1, keepdim=True)
+    return expected - slope  # (k, C): sum_c p_c t_c - t_y
+
+
+def _slopes_at(model: nn.Module, layer: nn.Module, inputs: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (k, C) and their derivatives (k, C) by the layer's output at one neuron, rows[k], of each input.
+
+    J t for the tangent t = e_i, as the derivative by v of <J^T v, t>. Forward mode would do it in one pass,
+    but it writes a zero tangent as large as each weight behind the layer.
+    """
+    with torch.enable_grad(), tapped(layer) as outputs:
+        logits = model(inputs)
+        v = torch.zeros_like(logits, requires_grad=True)
+        (back,) = torch.autograd.grad(
+            logits, outputs[0], v, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        tangent = torch.zeros_like(back)
+        tangent[torch.arange(len(rows)), rows] = 1.0
+        if back.requires_grad:
+            (slope,) = torch.autograd.grad(back, v, tangent, allow_unused=True, materialize_grads=True)
+        else:  # the output does not depend on this layer
+            slope = torch.zeros_like(logits)
+    return logits.detach(), slope

@@ -1,0 +1,48 @@
+"""The attacks, in the order in which an audit tries them. Their docstrings describe them."""
+
+from __future__ import annotations
+
+from seepage.core.registry import Entry
+
+
+def _attack(where: str, *requires: str) -> Entry:
+    """requires: what the threat model must grant, with default settings."""
+    return Entry(where=where, facts={"requires": requires})
+
+
+_FISHES = ("batch_size", "craft_weights", "several_rounds")
+
+GROUP = "seepage.attacks"
+"""Entry points under which a package offers more."""
+
+ATTACKS: dict[str, Entry] = {
+    "prior_only": _attack("seepage.attacks.prior_only:prior_only"),
+    "analytic_extraction": _attack("seepage.attacks.reading.analytic_extraction:analytic_extraction"),
+    "exact_extraction": _attack("seepage.attacks.reading.exact_extraction:exact_extraction"),
+    "deep_leakage": _attack("seepage.attacks.inversion.deep_leakage:deep_leakage"),
+    "idlg": _attack("seepage.attacks.inversion.deep_leakage:idlg"),
+    "inverting_gradients": _attack("seepage.attacks.inversion.inverting_gradients:inverting_gradients"),
+    "see_through_gradients": _attack("seepage.attacks.inversion.see_through_gradients:see_through_gradients"),
+    "tag": _attack("seepage.attacks.inversion.tag:tag"),
+    "recursive_inversion": _attack("seepage.attacks.closed_form.recursive_inversion:recursive_inversion"),
+    "april": _attack("seepage.attacks.closed_form.april:april"),
+    "patch_embedding": _attack("seepage.attacks.closed_form.patch_embedding:patch_embedding"),
+    "trap_weights": _attack("seepage.attacks.traps.trap_weights:trap_weights", "craft_weights"),
+    "quantile_traps": _attack("seepage.attacks.traps.quantile_traps:quantile_traps", "craft_weights"),
+    "imprint": _attack("seepage.attacks.traps.imprint:imprint", "craft_weights"),
+    "class_fishing": _attack("seepage.attacks.fishing.class_fishing:class_fishing", *_FISHES),
+    "feature_fishing": _attack(
+        "seepage.attacks.fishing.feature_fishing:feature_fishing",
+        "auxiliary_data",
+        "batch_size",
+        "craft_weights",
+    ),
+    "one_shot_binary_fishing": _attack(
+        "seepage.attacks.fishing.binary_fishing:one_shot_binary_fishing", *_FISHES
+    ),
+    "binary_fishing": _attack("seepage.attacks.fishing.binary_fishing:binary_fishing", *_FISHES),
+    "cross_device_fishing": _attack(
+        "seepage.attacks.fishing.cross_device_fishing:cross_device_fishing", *_FISHES
+    ),
+    "adaptive": _attack("seepage.attacks.adaptive.attack:adaptive"),
+}

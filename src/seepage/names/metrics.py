@@ -1,0 +1,215 @@
+"""The metrics: what each is called, its unit and range, which way it leaks, and where its function is.
+
+Nothing else in the package says any of this: specs, thresholds, records and every report read it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from seepage.core.metric import SHARE, MetricFacts
+from seepage.core.registry import Entry
+
+GROUP = "seepage.metrics"
+"""Entry points under which a package offers more."""
+METRICS: dict[str, MetricFacts] = {}
+ENTRIES: dict[str, Entry] = {}
+
+
+def _metric(name: str, where: str, title: str, unit: str, description: str, **facts: Any) -> None:
+    """where: inside seepage.metrics. A higher value leaks more unless `facts` say otherwise."""
+    given = {"higher_leaks": True, **facts}
+    METRICS[name] = MetricFacts(name=name, title=title, unit=unit, description=description, **given)
+    ENTRIES[name] = Entry(
+        where=f"seepage.metrics.{where}",
+        description=description,
+        facts={"needs": METRICS[name].needs},
+    )
+
+
+_IMAGE = {"modalities": ("image",)}
+_TEXT = {"modalities": ("text",)}
+_ERROR = {"higher_leaks": False, "decimals": 3}
+_DECIBELS = {"decimals": 1, "wide": 3.0}
+"""3 dB are half the squared error: the margin that errors have in their own scale."""
+_BATCH = {"level": "batch"}
+
+_metric(
+    "exact",
+    "exact:exact_match",
+    "Exact",
+    SHARE,
+    "The same example: no value is off by more than exact_tolerance of the data range; in a table, of its "
+    "column's spread, and whole numbers and categories are equal.",
+)
+_metric(
+    "psnr",
+    "image:psnr",
+    "PSNR",
+    "dB",
+    "Peak signal-to-noise ratio, at most 100 dB (an exact copy).",
+    **_IMAGE,
+    **_DECIBELS,
+)
+_metric(
+    "mse",
+    "image:mse",
+    "MSE",
+    "error",
+    "Mean squared error of the pixels, in squared raw units.",
+    higher_leaks=False,
+    decimals=4,
+    wide=2.0,
+    **_IMAGE,
+)
+_metric("ssim", "image:ssim", "SSIM", "similarity", "Structural similarity; 1 is an exact copy.", **_IMAGE)
+_metric(
+    "lpips",
+    "on_request:lpips",
+    "LPIPS",
+    "error",
+    "Learned perceptual distance (AlexNet); 0 is an exact copy.",
+    on_request=True,
+    needs="torchvision, and AlexNet's weights in torch's hub cache",
+    **_IMAGE,
+    **_ERROR,
+)
+_metric(
+    "registered_psnr",
+    "on_request:registered_psnr",
+    "Registered PSNR",
+    "dB",
+    "PSNR after the picture was moved into place (Wen et al. 2022), never below PSNR.",
+    on_request=True,
+    needs="the wen extra",
+    **_IMAGE,
+    **_DECIBELS,
+)
+_metric(
+    "cw_ssim",
+    "on_request:cw_ssim",
+    "CW-SSIM",
+    "similarity",
+    "Complex-wavelet SSIM, blind to small shifts and to brightness.",
+    limits=(0.0, 1.0),
+    on_request=True,
+    needs="the wen extra",
+    **_IMAGE,
+)
+_metric(
+    "token_accuracy",
+    "text:token_accuracy",
+    "Token accuracy",
+    SHARE,
+    "Share of the words that stand at their position.",
+    **_TEXT,
+)
+_metric(
+    "rouge_l", "text:rouge_l", "ROUGE-L", SHARE, "ROUGE-L F-measure: words found in their order.", **_TEXT
+)
+_metric(
+    "bag_of_words_recall",
+    "text:bag_of_words_recall",
+    "Words found",
+    SHARE,
+    "Share of the words found, in any order.",
+    **_TEXT,
+)
+_metric(
+    "rmse",
+    "tabular:rmse",
+    "RMSE",
+    "spreads",
+    "Root mean squared error of a row, in units of each column's spread.",
+    modalities=("tabular",),
+    **_ERROR,
+)
+_metric(
+    "relative_error",
+    "features:relative_error",
+    "Relative error",
+    "error",
+    "L2 error of a layer's features over the L2 norm of the true ones.",
+    space="features",
+    **_ERROR,
+)
+_metric(
+    "cosine",
+    "features:cosine",
+    "Cosine",
+    "similarity",
+    "Cosine similarity to a layer's true features.",
+    space="features",
+)
+_metric(
+    "extraction_precision_all",
+    "leakage:extraction_scores",
+    "Extraction precision, all neurons",
+    SHARE,
+    "Gradient rows that hold one example, among all rows (Boenisch et al. 2021, eq. 9).",
+    **_BATCH,
+)
+_metric(
+    "extraction_precision_active",
+    "leakage:extraction_scores",
+    "Extraction precision, active neurons",
+    SHARE,
+    "Gradient rows that hold one example, among active rows (as in Boenisch et al.'s tables).",
+    **_BATCH,
+)
+_metric(
+    "extraction_recall",
+    "leakage:extraction_scores",
+    "Extraction recall",
+    SHARE,
+    "True examples that some gradient row holds (Boenisch et al. 2021, eq. 10).",
+    counts_examples=True,
+    **_BATCH,
+)
+_metric(
+    "active_neurons",
+    "leakage:extraction_scores",
+    "Active neurons",
+    SHARE,
+    "Gradient rows that at least one example activated, among all rows.",
+    space="any",
+    **_BATCH,
+)
+_metric(
+    "label_accuracy",
+    "labels:label_multiset_accuracy",
+    "Labels inferred",
+    SHARE,
+    "Labels inferred, counted with their multiplicity.",
+    space="any",
+    counts_examples=True,
+    **_BATCH,
+)
+
+LEADING = ("psnr", "mse", "token_accuracy", "rouge_l", "rmse", "relative_error", "cosine")
+"""What a verdict rests on: of pictures, texts, rows and a layer's features, the first that is there."""
+BESIDE = {"image": "ssim", "text": "rouge_l"}
+"""By modality, the one shown beside it."""
+
+
+def leading(present: Container[str], modality: str = "") -> MetricFacts:
+    """The metric that leads among those present; where none is, the one that such data would have.
+
+    >>> leading({"exact", "ssim", "psnr"}).name, leading((), "tabular").name, leading(()).name
+    ('psnr', 'rmse', 'exact')
+    """
+    there = (name for name in LEADING if name in present)
+    usual = (name for name in LEADING if modality in METRICS[name].modalities)
+    return METRICS[next(there, None) or next(usual, "exact")]
+
+
+def facts_of(name: str) -> MetricFacts:
+    """What is said of a metric; one that this version does not know goes by its own name.
+
+    >>> facts_of("lpips").higher_leaks, facts_of("my_count").title
+    (False, 'my count')
+    """
+    return METRICS.get(name) or MetricFacts(
+        name=name, title=name.replace("_", " "), description="", higher_leaks=True, decimals=3
+    )

@@ -1,0 +1,48 @@
+"""The threat models: who the server is, and what it may know, see and do."""
+
+from __future__ import annotations
+
+from seepage.core.registry import Entry
+
+GROUP = "seepage.threats"
+"""Entry points under which a package offers more."""
+MANY_ROUNDS = 1000
+"""Bound for a server that may query a client again and again."""
+_TOLD = ("batch_size", "local_training", "buffers", "value_range", "normalisation")
+"""What a server that runs the protocol knows anyway: it wrote the training configuration."""
+
+
+def _threat(description: str, *grants: str, rounds: int = 1) -> Entry:
+    facts = {"grants": grants, "rounds": rounds}
+    return Entry(where="seepage.protocol.threat:ThreatModel", description=description, facts=facts)
+
+
+THREATS: dict[str, Entry] = {
+    "honest_but_curious": _threat(
+        "The server follows the protocol and studies every update that it receives.",
+        *_TOLD,
+        "individual_updates",
+    ),
+    "honest_but_curious_aggregate": _threat(
+        "Somebody who follows the protocol and sees only the aggregate of each round.", *_TOLD
+    ),
+    "outsider": _threat(
+        "Somebody who taps the clients' connections and knows the model, nothing else.", "individual_updates"
+    ),
+    "malicious_server": _threat(
+        "The server chooses the weights it sends, to whom it likes, round after round.",
+        *_TOLD,
+        "individual_updates",
+        "craft_weights",
+        "target_client",
+        "several_rounds",
+        rounds=MANY_ROUNDS,
+    ),
+    "malicious_server_secure_aggregation": _threat(
+        "The server chooses the weights, the same for all, and sees only the secure sum.",
+        *_TOLD,
+        "craft_weights",
+        "several_rounds",
+        rounds=MANY_ROUNDS,
+    ),
+}

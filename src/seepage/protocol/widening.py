@@ -1,0 +1,102 @@
+"""Types of numbers: which one a model takes, and the wider copy of a half-precision one that a server uses.
+
+Clients train a model in the type it comes in, and send their updates in it. A server is not bound to that:
+it holds the same weights in float32, where a half-precision model's rounding does not spoil its own
+reckoning and where no operation is missing. What clients sent keeps its type, for that says how far it was
+rounded.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from seepage.core.errors import NotApplicable
+from seepage.core.types import Batch, Crafted, Exchange
+
+
+def model_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Device and floating dtype of the model's parameters, or of its buffers where it has none.
+
+    >>> model_placement(nn.Linear(2, 2).double())
+    (device(type='cpu'), torch.float64)
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            return tensor.device, tensor.dtype
+    return torch.device("cpu"), torch.get_default_dtype()
+
+
+def wide(values: Tensor) -> Tensor:
+    """The same values in float32 if they are in a narrower type, else as they are.
+
+    >>> wide(torch.ones(1, dtype=torch.bfloat16)).dtype, wide(torch.ones(1, dtype=torch.int64)).dtype
+    (torch.float32, torch.int64)
+    """
+    return values.float() if _narrow(values) else values
+
+
+def wide_batch(batch: Batch) -> Batch:
+    """The examples with inputs in float32 at least."""
+    return Batch(wide(batch.inputs), batch.labels)
+
+
+def wide_model(model: nn.Module) -> nn.Module:
+    """The model itself, or a copy of it in float32 where part of it is in half precision.
+
+    >>> exact, half = nn.Linear(2, 2), nn.Linear(2, 2).half()
+    >>> wide_model(exact) is exact, wide_model(half).weight.dtype
+    (True, torch.float32)
+    """
+    if not any(map(_narrow, (*model.parameters(), *model.buffers()))):
+        return model
+    if model not in _wide_models:
+        _wide_models[model] = copy.deepcopy(model)._apply(wide)
+    return _wide_models[model]
+
+
+_wide_models: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
+"""A server that asks round after round reads its history again and again."""
+
+
+def wide_exchange(exchange: Exchange) -> Exchange:
+    """The exchange with the model as the server reckons with it; the update stays as it was sent."""
+    sent = exchange.broadcast.model
+    if wide_model(sent) is sent:
+        return exchange
+    return replace(exchange, broadcast=replace(exchange.broadcast, model=wide_model(sent)))
+
+
+def as_sent(crafted: Crafted, like: nn.Module) -> Crafted:
+    """A model that was crafted in float32, in the types of the model that clients expect.
+
+    >>> as_sent(Crafted(nn.Linear(2, 2)), nn.Linear(2, 2).bfloat16()).model.weight.dtype
+    torch.bfloat16
+    """
+    if wide_model(like) is like:
+        return crafted
+    model, default = copy.deepcopy(crafted.model), model_placement(like)[1]
+    expected = {name: t.dtype for name, t in (*like.named_parameters(), *like.named_buffers())}
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if not tensor.is_floating_point():
+                continue
+            # an imprint puts the whole model one level down
+            dtype = expected.get(name, expected.get(name.partition(".")[2], default))
+            narrow = tensor.data.to(dtype)
+            if bool(tensor.isfinite().all()) and not bool(narrow.isfinite().all()):
+                raise NotApplicable(
+                    f"the crafted '{name}' holds values up to {float(tensor.abs().max()):.3g}, and the "
+                    f"model's {str(dtype).removeprefix('torch.')} ends at {torch.finfo(dtype).max:.3g}: "
+                    "choose gentler settings of the attack, or audit the model in float32."
+                )
+            tensor.data = narrow
+    return replace(crafted, model=model)
+
+
+def _narrow(values: Tensor) -> bool:
+    return values.is_floating_point() and values.element_size() < 4

@@ -1,0 +1,228 @@
+"""Reading recorded exchanges, one at a time: a folder may hold more than memory does.
+
+Files may come from anybody. Nothing in them is executed, and what is wrong with one is said in one sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from seepage.core.errors import LogError
+from seepage.core.types import Broadcast, Exchange, Update, UpdateKind
+from seepage.record.exchanges.info import FORMAT_VERSION, INFO, MODEL, NAME, UPDATE, ExchangeInfo, Part
+from seepage.record.sealing import file_checksum
+
+_MOST_JSON = 64 * 2**20
+"""Bytes of a JSON that is read: `rows` of a million examples are a tenth of it."""
+_ENDS: dict[Part, str] = {"model": MODEL, "update": UPDATE}
+
+
+class _Version(BaseModel):
+    format: str = ""
+    format_version: int = 0
+
+
+@dataclass(frozen=True)
+class RecordedExchange:
+    """One exchange of a folder. Its tensors are read when they are asked for, and not kept."""
+
+    folder: Path
+    info: ExchangeInfo
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def digest(self) -> str:
+        """Of all three files."""
+        known = {part: self._checksum(part) for part in _ENDS}
+        return hashlib.sha256(f"{known}{self.info.model_dump_json()}".encode()).hexdigest()
+
+    def _checksum(self, part: Part) -> str | None:
+        return self.info.checksums.get(part) or file_checksum(self.folder / (self.name + _ENDS[part]))
+
+    def tensors(self, part: Part) -> dict[str, Tensor]:
+        """The model that was sent, or the update that came back."""
+        file = self.folder / (self.name + _ENDS[part])
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise LogError(
+                f"'{file.name}' cannot be read ({error.strerror}): an exchange has three files, of the "
+                "model, of the update and a JSON; copy them together."
+            ) from None
+        wanted = self.info.checksums.get(part)
+        if wanted is not None and hashlib.sha256(content).hexdigest() != wanted:
+            raise LogError(
+                f"'{file.name}' is not what was recorded (its checksum is another): copy it again, or remove "
+                f"the files of {self.name}."
+            )
+        try:
+            found = load(content)
+        except (SafetensorError, ValueError, TypeError, RuntimeError, KeyError, OverflowError) as error:
+            raise LogError(
+                f"'{file.name}' is truncated, damaged or no safetensors file ({_first_line(error)}): copy or "
+                "record it again."
+            ) from None
+        if not found:
+            raise LogError(f"'{file.name}' holds no tensor: record the exchange again.")
+        return found
+
+    def exchange(self, model: nn.Module) -> Exchange:
+        """As an attack takes it. `model`: of this architecture; it is given the recorded weights and kept.
+
+        Parameters that the update lacks were not trained or not sent, and are frozen in the model.
+        """
+        sent, answer = self.tensors("model"), self.tensors("update")
+        fit(model, sent, f"{self.name}{MODEL}")
+        parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+        _refuse_strangers(answer, own_tensors(model), f"{self.name}{UPDATE}")
+        if not any(name in answer for name in parameters):
+            raise LogError(f"'{self.name}{UPDATE}' has none of the model's parameters: nothing can be read.")
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(name in answer and parameter.is_floating_point())
+        tensors = {n: self._change(answer[n], p) for n, p in parameters.items() if n in answer}
+        kind = UpdateKind.GRADIENT if self.info.kind == "gradient" else UpdateKind.DELTA
+        moved = {n: self._buffer(answer[n], b) for n, b in buffers.items() if n in answer}
+        return Exchange(
+            broadcast=Broadcast(model, self.info.round),
+            update=Update(kind=kind, tensors=tensors, num_examples=self.info.examples, buffers=moved or None),
+            clients=(self.info.client,),
+        )
+
+    def _change(self, value: Tensor, received: Tensor) -> Tensor:
+        value = value.to(received.device, received.dtype)
+        return value - received.detach() if self.info.kind == "weights" else value
+
+    def _buffer(self, value: Tensor, received: Tensor) -> Tensor:
+        value = value.to(received.device, received.dtype)
+        differs = self.info.buffers == "differences" and self.info.kind != "weights"
+        return received.detach() + value if differs else value
+
+
+@dataclass(frozen=True)
+class RecordedFolder:
+    """A folder of recorded exchanges, in the order of rounds and clients.
+
+    >>> import tempfile
+    >>> from seepage.record.exchanges.writing import Recorder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     layer = nn.Linear(2, 1)
+    ...     gradient = {"weight": torch.ones(1, 2), "bias": torch.ones(1)}
+    ...     _ = Recorder(folder).write(layer.state_dict(), gradient, kind="gradient", round=1, client=0)
+    ...     (recorded,) = RecordedFolder.open(folder)
+    ...     recorded.exchange(nn.Linear(2, 1)).update.tensors["bias"].tolist()
+    [1.0]
+    """
+
+    path: Path
+    exchanges: tuple[RecordedExchange, ...]
+
+    @classmethod
+    def open(cls, path: Path | str) -> RecordedFolder:
+        """Read what is known of every exchange; the tensors stay on disk."""
+        folder = Path(path)
+        if not folder.is_dir():
+            raise LogError(f"'{folder}' is no folder: give one with recorded exchanges.")
+        names = [p.name.removesuffix(INFO) for p in folder.iterdir() if p.name.endswith(INFO)]
+        infos = [_read_info(folder, name) for name in names if NAME.fullmatch(name)]
+        if not infos:
+            raise LogError(
+                f"'{folder}' has no recorded exchange, that is, no file like round0001-client0001.json: "
+                "record some, or make one of an update file with seepage import."
+            )
+        infos.sort(key=lambda info: (info.round, info.client))
+        return cls(folder, tuple(RecordedExchange(folder, info) for info in infos))
+
+    def __len__(self) -> int:
+        return len(self.exchanges)
+
+    def __iter__(self) -> Iterator[RecordedExchange]:
+        return iter(self.exchanges)
+
+    def __getitem__(self, number: int) -> RecordedExchange:
+        return self.exchanges[number]
+
+
+def _read_info(folder: Path, name: str) -> ExchangeInfo:
+    file = folder / (name + INFO)
+    try:
+        if file.stat().st_size > _MOST_JSON:
+            raise LogError(f"'{file.name}' is larger than {_MOST_JSON >> 20} MiB: it is none of seepage's.")
+        content = file.read_bytes()
+        written = _Version.model_validate_json(content)
+        if written.format == "seepage-exchange" and written.format_version != FORMAT_VERSION:
+            raise LogError(
+                f"'{file.name}' has version {written.format_version} of the format, this version reads "
+                f"{FORMAT_VERSION}: read it with the version that wrote it, or record again."
+            )
+        info = ExchangeInfo.model_validate_json(content)
+    except OSError as error:
+        raise LogError(f"'{file.name}' cannot be read: {error.strerror}.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = _printable(".".join(map(str, first["loc"])) or "the whole file")
+        raise LogError(
+            f"'{file.name}' does not describe an exchange ({place}: {_printable(first['msg'])}): see "
+            "docs/recorded.md, or remove it."
+        ) from None
+    if info.name != name:
+        raise LogError(
+            f"'{file.name}' describes the exchange {info.name}: its files were renamed; name them as they "
+            "were, or correct round and client."
+        )
+    return info
+
+
+def own_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict, with the parameters and buffers that it leaves out."""
+    state = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    return {**dict(model.named_buffers()), **dict(model.named_parameters()), **state}
+
+
+def fit(model: nn.Module, state: Mapping[str, Tensor], file: str) -> None:
+    """Give the model these weights, or say in one sentence why they are not its own."""
+    own = own_tensors(model)
+    _refuse_strangers(state, own, file)
+    absent = [n for n in model.state_dict() if n not in state and not n.endswith("num_batches_tracked")]
+    if absent:
+        raise LogError(
+            f"'{file}' lacks {len(absent)} of the model's tensors (first: '{absent[0]}'): the recorded model "
+            "and --model must belong together."
+        )
+    broken = [n for n, t in state.items() if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    if broken:
+        raise LogError(f"'{file}' holds NaN or infinite values ('{_printable(broken[0])}'): record it again.")
+    model.load_state_dict(dict(state), strict=False)
+
+
+def _refuse_strangers(found: Mapping[str, Tensor], own: Mapping[str, Tensor], file: str) -> None:
+    for name, tensor in found.items():
+        if name not in own:
+            raise LogError(
+                f"'{file}' has a tensor '{_printable(name)}' that the model does not have: the recorded "
+                "exchange and --model must belong together."
+            )
+        if tensor.shape != own[name].shape:
+            raise LogError(
+                f"'{_printable(name)}' has shape {tuple(tensor.shape)} in '{file}' and "
+                f"{tuple(own[name].shape)} in the model: the two must belong together."
+            )
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)[:120]
+
+
+def _first_line(error: BaseException) -> str:
+    return _printable((str(error).splitlines() or [type(error).__name__])[0])

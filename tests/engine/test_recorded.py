@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import seepage
+from seepage.core.errors import SeepageError, SpecError
+from seepage.engine.prepare import prepare
+from seepage.engine.recorded import local_training
+from seepage.engine.source import Simulation
+from seepage.engine.spec import parse_spec
+from seepage.record.exchanges import ExchangeInfo, Recorder
+
+ATTACKS = ["analytic_extraction", "exact_extraction", {"name": "inverting_gradients", "steps": 3}]
+QUIET = {"on_plan": lambda header: None, "engine": "here"}
+
+
+def build() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 60), nn.ReLU(), nn.Linear(60, 10))
+
+
+def record(folder: Path, *, kind: str = "gradient", **protocol: Any) -> None:
+    """What a simulation plays, as a recording."""
+    spec = parse_spec({"model": "build", "data": "digits", "seeds": [0], "protocol": protocol})
+    prepared = prepare(spec, model=build)
+    played, recorder = Simulation(prepared, 0).play(None), Recorder(folder)
+    held, _ = prepared._split(0)
+    for exchange, rows in zip(played.exchanges, held, strict=True):
+        sent, tensors = exchange.broadcast.model.state_dict(), exchange.update.tensors
+        if kind == "weights":
+            tensors = {name: sent[name] + tensor for name, tensor in tensors.items()}
+        recorder.write(
+            sent,
+            tensors,
+            kind=kind,
+            round=1,
+            client=exchange.clients[0],
+            examples=len(rows),
+            local={"lr": 0.1, "epochs": 1},
+            rows=rows.tolist(),
+        )
+
+
+def scores(log: seepage.api.AuditResult) -> list[Any]:
+    return [
+        (cell.attack.key, e.client, e.label, e.scores, e.baseline, e.claimed, e.traits)
+        for name in sorted({c.attack.key for c in log.cells})
+        for cell in log.cells
+        if cell.attack.key == name
+        for e in cell.examples
+    ]
+
+
+@pytest.mark.parametrize("protocol", [{"clients": 2}, {"algorithm": "fedavg"}])
+def test_recorded_and_simulated_runs_of_the_same_exchange_have_identical_scores(
+    tmp_path: Path, protocol: dict[str, Any]
+) -> None:
+    kind = "delta" if protocol.get("algorithm") else "gradient"
+    record(tmp_path / "recorded", kind=kind, batch_size=4, **protocol)
+    shared = {"model": build, "data": "digits", "attacks": ATTACKS, **QUIET}
+    played = seepage.audit(seeds=[0], batch_size=4, **protocol, out=tmp_path / "played", **shared)
+    found = seepage.audit(recorded=tmp_path / "recorded", out=tmp_path / "found", **shared)
+    assert scores(found) == scores(played) and len(scores(found)) == 4 * 4 * protocol.get("clients", 1)
+    assert {c.claims for c in found.cells if c.attack.name == "exact_extraction"} != {0}
+
+
+def test_weights_that_were_sent_are_read_as_their_change(tmp_path: Path) -> None:
+    record(tmp_path / "recorded", kind="weights", batch_size=2, algorithm="fedavg", lr=0.5)
+    found = seepage.audit(
+        model=build, data="digits", recorded=tmp_path / "recorded", attacks="analytic_extraction",
+        out=tmp_path / "out", **QUIET,
+    )  # fmt: skip
+    assert found.scores("analytic_extraction")["psnr"] > 40
+
+
+def test_without_truth_there_are_claims_and_no_scores(tmp_path: Path) -> None:
+    record(tmp_path / "recorded", batch_size=4, clients=2)
+    found = seepage.audit(
+        model=build, recorded=tmp_path / "recorded", attacks=ATTACKS[:2], out=tmp_path / "out", **QUIET
+    )
+    assert {c.attack.name for c in found.cells} == {"analytic_extraction", "exact_extraction"}
+    assert all(c.claims_right is None and not c.examples and not c.batch_scores for c in found.cells)
+    verdict = found.to_json()["verdict"]
+    assert verdict["outcome"] == "not_measured" and "vouches for 8 rows" in verdict["headline"]
+    arrays = [found.folder.read_arrays(c.id) for c in found.cells if c.attack.name == "exact_extraction"]
+    assert [a["claims"].shape for a in arrays] == [(4, 64), (4, 64)]
+    assert "no truth to check" in found.to_html().read_text()
+
+
+def test_a_claim_that_is_made_twice_counts_once(tmp_path: Path) -> None:
+    """analytic_extraction claims an example for each unit that only it activates."""
+    record(tmp_path / "recorded", batch_size=2)
+    found = seepage.audit(
+        model=build, recorded=tmp_path / "recorded", attacks="analytic_extraction", out=tmp_path / "out",
+        **QUIET,
+    )  # fmt: skip
+    (cell,) = found.cells
+    assert cell.claims >= cell.claimed_examples and 1 <= cell.claimed_examples <= 2
+
+
+def test_no_claim_is_never_called_safe(tmp_path: Path) -> None:
+    model = build()
+    zeros = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    Recorder(tmp_path / "recorded").write(
+        model.state_dict(), zeros, kind="gradient", round=1, client=0, examples=2
+    )
+    found = seepage.audit(
+        model=build, recorded=tmp_path / "recorded", attacks="analytic_extraction", out=tmp_path / "out",
+        **QUIET,
+    )  # fmt: skip
+    said = found.to_json()["verdict"]
+    assert said["outcome"] == "not_measured"
+    page = found.to_html().read_text()
+    for words in (page, said["headline"], *said["details"]):
+        assert "no leak" not in words.lower() and "is safe" not in words.lower()
+    done = [cell for cell in found.cells if cell.status == "done"]
+    assert not done or "all zeros" in " ".join(done[0].notes)
+
+
+def test_the_truth_may_be_a_function_of_the_client(tmp_path: Path) -> None:
+    record(tmp_path / "recorded", batch_size=4, clients=2)
+    from seepage.record.exchanges import RecordedFolder
+
+    data = seepage.engine.prepare.load_data("digits")
+    rows = {e.info.client: torch.tensor(e.info.rows) for e in RecordedFolder.open(tmp_path / "recorded")}
+    for file in (tmp_path / "recorded").glob("*.json"):
+        info = ExchangeInfo.model_validate_json(file.read_bytes()).model_copy(update={"rows": None})
+        file.write_text(info.model_dump_json(exclude_none=True))
+
+    def truth(client: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return data.inputs[rows[client]], data.labels[rows[client]]
+
+    found = seepage.audit(
+        model=build, data=truth, recorded=tmp_path / "recorded", attacks="exact_extraction",
+        out=tmp_path / "out", data_options={"num_classes": 10}, **QUIET,
+    )  # fmt: skip
+    assert found.scores("exact_extraction")["exact"] == 1.0
+    with pytest.raises(SpecError, match="which of its examples client 0 holds"):
+        seepage.audit(model=build, data="digits", recorded=tmp_path / "recorded", out=tmp_path / "no")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"threat": "malicious_server"}, "these exchanges are over"),
+        ({"recorded": "absent"}, "is no folder"),
+        ({"recorded": {"folder": "recorded", "clients": [9]}}, "no exchange of these rounds and clients"),
+        ({"model": nn.Linear(3, 3)}, "does not tell|does not have|does not take"),
+    ],
+)
+def test_what_cannot_go_together_gets_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(Path("recorded"), batch_size=2)
+    with pytest.raises(SeepageError, match=said):
+        log = seepage.audit(
+            **{"model": build, "recorded": "recorded", "attacks": "analytic_extraction", **settings, **QUIET}
+        )
+        raise SpecError(next(cell.reason for cell in log.cells if cell.status == "failed"))
+
+
+def test_local_training_is_known_where_it_can_be_replayed() -> None:
+    def known(kind: str, **local: Any) -> Any:
+        return local_training(ExchangeInfo(kind=kind, round=1, client=1, dtype="float32", local=local))
+
+    assert known("gradient").algorithm == "fedsgd"
+    assert known("delta") is None and known("weights", lr=0.1) is None
+    assert known("delta", lr=0.1, steps=3, batch_size=2).num_steps(20) == 3
+    assert known("weights", lr=0.1, epochs=2, batch_size=5).num_steps(10) == 4
+    assert known("delta", lr=0.1, steps=1, optimizer="adam") is None
+
+
+def test_thousands_of_exchanges_need_the_memory_of_one(tmp_path: Path) -> None:
+    """A model of two megabytes, 25 times: 100 MB of updates and models, if anybody kept them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(500, 1000), nn.ReLU(), nn.Linear(1000, 10))
+    update = {name: torch.randn_like(p) for name, p in model.named_parameters()}
+    recorder = Recorder(tmp_path / "recorded")
+    for client in range(25):
+        recorder.write(model.state_dict(), update, kind="gradient", round=1, client=client, examples=1)
+
+    def run(count: int) -> float:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        seepage.audit(
+            model=model, recorded={"folder": str(tmp_path / "recorded"), "clients": list(range(count))},
+            attacks="analytic_extraction", out=tmp_path / f"out{count}", **QUIET,
+        )  # fmt: skip
+        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+    run(3)
+    assert run(25) < 30

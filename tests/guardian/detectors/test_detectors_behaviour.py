@@ -1,0 +1,152 @@
+"""What crafted models do on harmless inputs, and the statistics behind it against brute force."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from seepage.core.errors import DataError, ModelError, NotApplicable
+from seepage.core.types import Broadcast, InputSpec, Modality, Verdict
+from seepage.guardian.detectors import DETECTORS, looking_at
+from seepage.guardian.detectors.gradient_share import d_snr
+from seepage.guardian.detectors.gradient_share import measure as measure_share
+from seepage.guardian.detectors.harmless import Probe, noise
+from seepage.guardian.detectors.lone_neurons import lone_share
+from seepage.guardian.detectors.transmission import arrival
+
+SPEC = InputSpec(modality=Modality.IMAGE, shape=(1, 8, 8), num_classes=5)
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 48), nn.ReLU(), nn.Linear(48, 5)
+    )
+
+
+@pytest.mark.parametrize("name", looking_at("behaviour"))
+@pytest.mark.parametrize("seed", range(4))
+def test_fresh_nets_behave(name: str, seed: int) -> None:
+    assert DETECTORS[name](spec=SPEC)(Broadcast(net(seed))).verdict is Verdict.CLEAN
+
+
+def test_transmitted_input_is_a_trap() -> None:
+    model = net()
+    with torch.no_grad():
+        model[1].weight[:64] = torch.diag(0.5 + torch.rand(64))[torch.randperm(64)]
+        model[1].bias[:64] = 0
+    finding = DETECTORS["transmission"](spec=SPEC)(Broadcast(model))
+    assert finding.verdict is Verdict.TRAP
+    assert finding.layer == "3"
+
+
+def test_one_class_alone_in_the_gradient_is_a_trap() -> None:
+    model = net()
+    with torch.no_grad():
+        model[5].weight[[0, 1, 2, 4]] = 0
+        model[5].bias.fill_(1000.0)
+        model[5].bias[3] = 0
+    finding = DETECTORS["gradient_share"](spec=SPEC)(Broadcast(model))
+    assert finding.verdict is Verdict.TRAP
+    assert finding.score > 3  # one label has a thousand times the gradient of all others together
+    assert "D-SNR" in finding.evidence
+
+
+def test_one_input_alone_in_the_gradient_is_honest() -> None:
+    """A silent layer lets one input through: its gradient is all there is, whatever its label."""
+    model = net()
+    inputs = Probe(SPEC).inputs(16, like=model).flatten(1)
+    with torch.no_grad():
+        model[1].weight.zero_()
+        model[1].weight[0] = inputs[3] - inputs.mean(dim=0)
+        response = inputs @ model[1].weight[0]
+        first, second = response.topk(2).values
+        model[1].bias.fill_(-1.0)
+        model[1].bias[0] = -(first + second) / 2
+    assert DETECTORS["gradient_share"](spec=SPEC)(Broadcast(model)).verdict is Verdict.CLEAN
+
+
+def test_d_snr_of_a_layer_is_that_of_separate_backward_passes() -> None:
+    model = net().eval()
+    probe = Probe(SPEC)
+    inputs = probe.inputs(16, like=model)
+    best = -math.inf
+    for name, _ in model.named_parameters():
+        if not name.endswith("weight"):
+            continue
+        norms = []
+        for label in range(5):
+            model.zero_grad()
+            total = torch.stack([F.cross_entropy(model(x[None]), torch.tensor([label])) for x in inputs])
+            total.mean().backward()
+            norms.append(float(model.get_parameter(name).grad.norm()))
+        best = max(best, math.log10(max(norms) / (sum(norms) - max(norms))))
+    assert measure_share(model, probe).score == pytest.approx(best, abs=1e-4)
+    assert d_snr(torch.zeros(3)) == 0
+
+
+def test_lone_share_by_counting() -> None:
+    torch.manual_seed(0)
+    fires = torch.rand(12, 60) < 0.1
+    lone = sum(1 for column in fires.T if sum(column.tolist()) == 1)
+    active = sum(1 for column in fires.T if sum(column.tolist()) > 0)
+    assert lone_share(fires) == pytest.approx(lone / active)
+    assert lone_share(torch.zeros(4, 40).bool()) == 0
+
+
+def test_filters_pruned_to_single_weights_are_not_judged_by_transmission() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 64, 20), nn.Linear(20, 5)
+    )
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].weight[:, 0, 1, 1] = 1.0
+    with pytest.raises(NotApplicable, match="pruned to single weights"):
+        DETECTORS["transmission"](spec=SPEC)(Broadcast(model))
+    with torch.no_grad():
+        model[0].weight.add_(1e-3)  # the same transmission, but not by sparsity
+    assert DETECTORS["transmission"](spec=SPEC)(Broadcast(model)).verdict is Verdict.TRAP
+
+
+def test_arrival_ratio_of_a_known_mixture() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, other = torch.randn(2, 20000, 1, generator=generator)
+    # feature = x + 0.5 * noise: signal over noise is 1 / 0.25 = 4
+    assert arrival(x, x + 0.5 * other) == pytest.approx(4, rel=0.05)
+
+
+def test_noise_stays_in_the_value_range_and_is_normalised() -> None:
+    spec = InputSpec(modality=Modality.IMAGE, shape=(1, 8, 8), num_classes=5, mean=(0.5,), std=(0.25,))
+    drawn = noise(spec, 50, white=False, generator=torch.Generator().manual_seed(0))
+    raw = spec.to_raw(drawn)
+    assert float(raw.min()) >= 0
+    assert float(raw.max()) <= 1
+    assert float(raw.mean(dim=(1, 2, 3)).std()) > 0.05  # bright ones and dark ones
+
+
+def test_the_model_is_left_in_its_mode_and_unchanged() -> None:
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 5)
+    ).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for name in looking_at("behaviour"):
+        DETECTORS[name](spec=SPEC)(Broadcast(model))
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", looking_at("behaviour"))
+def test_bad_input(name: str) -> None:
+    with pytest.raises(NotApplicable, match="shape of the inputs is not known"):
+        DETECTORS[name]()(Broadcast(net()))
+    with pytest.raises(ModelError, match="cannot be run on a batch"):
+        DETECTORS[name](spec=SPEC)(
+            Broadcast(nn.Sequential(nn.Flatten(), nn.Linear(63, 20), nn.Linear(20, 5)))
+        )
+    with pytest.raises(DataError, match="at least 8 public examples"):
+        DETECTORS[name](spec=SPEC, sample=torch.rand(3, 1, 8, 8))(Broadcast(net()))

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+import seepage
+from seepage.core.errors import SpecError
+from seepage.core.types import Batch, Broadcast, LocalTraining
+from seepage.integrations.flower import record_app
+from seepage.protocol import local_update
+
+LOCAL = {"optimizer": "sgd", "lr": 0.1, "epochs": 1, "batch_size": 8}
+
+
+def test_an_unchanged_app_is_run_and_recorded(tmp_path: Path, example: Path) -> None:
+    recorded = record_app(example, tmp_path / "recorded", nodes=3, rounds=[2], clients=[0, 2])
+    assert [(e.info.round, e.info.client, e.info.examples) for e in recorded] == [(2, 0, 8), (2, 2, 8)]
+    assert recorded[0].info.kind == "weights" and recorded[0].info.dtype == "float32"
+
+
+def test_what_is_recorded_is_what_our_own_client_sends(tmp_path: Path, example: Path) -> None:
+    """The app's training and ours, on the same model and examples: the same numbers, bit for bit."""
+    recorded = record_app(example, tmp_path / "recorded", nodes=2, rounds=[1])
+    task = importlib.import_module("digits_app.task")
+    for one in recorded:
+        exchange = one.exchange(task.Net())
+        batch = Batch(*task.load_data(one.info.client))
+        training = LocalTraining(algorithm="fedavg", lr=0.1, batch_size=8)
+        ours = local_update(Broadcast(exchange.broadcast.model), batch, training)
+        for name, tensor in ours.tensors.items():
+            assert torch.equal(tensor, exchange.update.tensors[name]), name
+
+
+def test_a_recorded_app_is_audited_with_its_own_data_as_the_truth(tmp_path: Path, example: Path) -> None:
+    record_app(example, tmp_path / "recorded", nodes=2, rounds=[1], clients=[1], local=LOCAL)
+    task = importlib.import_module("digits_app.task")
+    found = seepage.audit(
+        model=task.Net, data=task.load_data, recorded=tmp_path / "recorded", attacks="analytic_extraction",
+        out=tmp_path / "out", engine="here", on_plan=lambda header: None,
+        data_options={"num_classes": 10, "value_range": (0.0, 1.0)},
+    )  # fmt: skip
+    (cell,) = [c for c in found.cells if c.attack.name == "analytic_extraction"]
+    assert cell.status == "done" and cell.space == "fc1" and len(cell.examples) == 8
+    assert cell.batch_scores["label_accuracy"] == 1.0
+
+
+def test_a_folder_that_is_no_app_gets_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="is no Flower app"):
+        record_app(tmp_path, tmp_path / "recorded")
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    with pytest.raises(SpecError, match="is no Flower app"):
+        record_app(tmp_path, tmp_path / "recorded")
+
+
+def test_a_recording_is_not_mixed_with_another(tmp_path: Path, example: Path) -> None:
+    record_app(example, tmp_path / "recorded", nodes=2, rounds=[1], clients=[0])
+    with pytest.raises(SpecError, match="is not empty"):
+        record_app(example, tmp_path / "recorded", nodes=2)
+
+
+def test_nothing_to_record_says_why(tmp_path: Path, example: Path) -> None:
+    with pytest.raises(SpecError, match=r"no client of .* sent an update"):
+        record_app(example, tmp_path / "recorded", nodes=2, rounds=[9])
+    with pytest.raises(SpecError, match=r"first failure of a client|did not finish"):
+        record_app(example, tmp_path / "other", nodes=2, config={"examples-per-client": "eight"})

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import fixedclipping_mod
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
+from torch import nn
+
+from seepage.integrations.flower import InProcessGrid, record
+from seepage.integrations.flower.grid import task
+from seepage.record.exchanges import RecordedFolder
+
+
+def client(*mods: Any) -> ClientApp:
+    """Adds one to every weight."""
+    app = ClientApp()
+
+    @app.train(mods=list(mods))
+    def train(message: Message, context: Context) -> Message:
+        state = message.content["arrays"].to_torch_state_dict()
+        moved = ArrayRecord({name: tensor + 1.0 for name, tensor in state.items()})
+        content = RecordDict({"arrays": moved, "metrics": MetricRecord({"num-examples": 4})})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return Message(
+            RecordDict({"metrics": MetricRecord({"num-examples": 4, "loss": 1.0})}), reply_to=message
+        )
+
+    return app
+
+
+def run(app: ClientApp, strategy: Any, *, rounds: int = 2) -> Any:
+    with task():
+        return strategy.start(
+            InProcessGrid(app, nodes=2),
+            ArrayRecord(nn.Linear(2, 2).state_dict()),
+            num_rounds=rounds,
+            train_config=ConfigRecord({"lr": 0.1}),
+        )
+
+
+def test_one_line_records_every_exchange(tmp_path: Path) -> None:
+    run(client(record(tmp_path, local={"lr": 0.1, "steps": 1})), FedAvg())
+    recorded = RecordedFolder.open(tmp_path)
+    assert [(e.info.round, e.info.client) for e in recorded] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    for one in recorded:
+        change = one.exchange(nn.Linear(2, 2)).update
+        assert change.num_examples == 4 and torch.allclose(change.tensors["weight"], torch.ones(2, 2))
+    assert recorded[0].info.local.lr == 0.1
+    # the second round starts from what the first one gave
+    assert torch.allclose(recorded[2].tensors("model")["bias"], recorded[0].tensors("update")["bias"])
+
+
+def test_only_these_rounds(tmp_path: Path) -> None:
+    run(client(record(tmp_path, rounds=[2])), FedAvg())
+    assert {one.info.round for one in RecordedFolder.open(tmp_path)} == {2}
+
+
+def test_the_first_mod_sees_the_filtered_update_and_the_last_one_the_plain(tmp_path: Path) -> None:
+    strategy = DifferentialPrivacyClientSideFixedClipping(
+        FedAvg(), noise_multiplier=0.0001, clipping_norm=0.5, num_sampled_clients=2
+    )
+    run(client(record(tmp_path / "outer"), fixedclipping_mod, record(tmp_path / "inner")), strategy, rounds=1)
+
+    def length(folder: str) -> float:
+        exchange = RecordedFolder.open(tmp_path / folder)[0].exchange(nn.Linear(2, 2))
+        return float(torch.cat([t.flatten() for t in exchange.update.tensors.values()]).norm())
+
+    assert abs(length("inner") - 6**0.5) < 1e-4 and abs(length("outer") - 0.5) < 1e-4
