@@ -221,6 +221,7 @@ class Convolutional(nn.Module):
 def test_a_cnn_gets_the_inversion_or_the_hint_that_there_is_one(tmp_path: Path) -> None:
     shown: list[Header] = []
     wanted: dict[str, Any] = {"data": "digits", "batch_size": 1, "seeds": [0], "on_plan": shown.append}
+    wanted["engine"] = "here"  # a pool's workers import this file without pytest's rewriting: other code
     log = seepage.audit(model=Convolutional(), out=tmp_path / "auto", budget="10s", **wanted)
     found = {cell.attack.name: cell for cell in log.cells}
     assert found["inverting_gradients"].space == "input" and found["analytic_extraction"].space == "out"
