@@ -72,11 +72,15 @@ def test_dropout_draws_the_same_on_every_pass(monkeypatch: pytest.MonkeyPatch) -
 
 
 def same(one: list[Cell], other: list[Cell]) -> bool:
-    """All but the last bits of scores: sums over blocks of another size may round differently."""
+    """All but the last bits of scores: sums over blocks of another size may round differently.
+
+    Features are computed by the model, block by block, in its own precision: their last bits are float32's.
+    """
     for a, b in zip(one, other, strict=True):
+        last = 1e-12 if b.space == "input" else 1e-6
         for own, kept in zip(a.examples, b.examples, strict=True):
             for name in kept.scores:
-                assert own.scores[name] == pytest.approx(kept.scores[name], rel=1e-12, abs=1e-12)
+                assert own.scores[name] == pytest.approx(kept.scores[name], rel=last, abs=last)
         plain = {"examples": ()}
         assert a.model_copy(update=plain) == b.model_copy(update=plain)
     return len(one) == len(other)
