@@ -15,6 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+PADDING = -100
+"""Among token ids: there is no token here. It is what torch's cross-entropy leaves out, so that ids can be
+targets as they are; Hugging Face's models are fed it as padding under an attention mask."""
 INPUT_SPACE = "input"
 """`Reconstruction.space` for values that are model inputs; any other space is a layer's name."""
 
@@ -127,7 +130,11 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples as the model is fed them: inputs (n, *shape), labels (n,) int64."""
+    """Examples as the model is fed them: inputs (n, *shape), labels (n,) int64.
+
+    Texts are token ids (n, length), `PADDING` where a text is shorter. The targets of a language model are
+    these tokens themselves (the loss `next_token`), so labels stay one number an example: 0 without classes.
+    """
 
     inputs: Tensor
     labels: Tensor
@@ -170,7 +177,8 @@ class LocalTraining:
     shuffle_seed: int | None = None
     """Order of the local mini-batches; None: as the data lie."""
     loss: str = "auto"
-    """A name from `protocol.LOSSES`; auto: binary for a single output, cross-entropy otherwise."""
+    """A name from `protocol.LOSSES`; auto: binary for a single output, next_token for outputs at every token,
+    cross-entropy otherwise."""
     batch_norm: Literal["eval", "train"] = "eval"
     """eval: running statistics are used and kept. train: batch statistics are used and buffers move."""
     send_buffers: bool = False

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seepage.core.errors import DataError
-from seepage.core.types import Batch, InputSpec, Modality
+from seepage.core.types import PADDING, Batch, InputSpec, Modality
 
 DIMENSIONS = {Modality.IMAGE: 4, Modality.TABULAR: 2, Modality.TEXT: 2}
 """Number of dimensions of `Dataset.inputs`: (N, C, H, W), (N, D), (N, L)."""
@@ -32,7 +32,7 @@ class Dataset:
 
     name: str
     inputs: Tensor
-    """(N, C, H, W) or (N, D) float32 raw values; (N, L) int64 token ids."""
+    """(N, C, H, W) or (N, D) float32 raw values; (N, L) int64 token ids, `PADDING` among them."""
     labels: Tensor
     """(N,) int64."""
     spec: InputSpec
@@ -121,7 +121,7 @@ def _wrong_labels(dataset: Dataset) -> str | None:
     labels, spec = dataset.labels, dataset.spec
     if labels.dtype != torch.int64:
         return f"labels must be int64 class indices, these are {labels.dtype}; convert them with .long()."
-    if spec.num_classes < 2:
+    if spec.num_classes < 2 and not (spec.modality is Modality.TEXT and spec.num_classes == 1):
         return (
             "all labels are class 0, and a classifier needs two classes; "
             "give num_classes=2 or more, or add examples of another class."
@@ -203,7 +203,8 @@ def _wrong_tokens(dataset: Dataset) -> str | None:
         return "token ids have no value range; leave value_range out."
     if spec.vocabulary is None:
         return "the number of token ids is not known; give vocabulary."
-    low, high = int(inputs.min()), int(inputs.max())
+    there = inputs[inputs != PADDING]
+    low, high = (int(there.min()), int(there.max())) if there.numel() else (PADDING, PADDING)
     if low < 0 or high >= spec.vocabulary:
         return (
             f"token ids reach from {low} to {high}, but with a vocabulary of {spec.vocabulary} they must "

@@ -1,4 +1,4 @@
-"""The user's own files: .npz, .csv, or a folder of pictures."""
+"""The user's own files: .npz, .csv, .jsonl, or a folder of pictures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from seepage.core.user_code import reason
 from seepage.data.arrays import INPUT_KEYS, LABEL_KEYS, Layout, from_mapping, pick_key
 from seepage.data.dataset import Dataset
 from seepage.data.pictures import picture_folder
-from seepage.data.tables import csv_file
+from seepage.data.tables import csv_file, json_lines
 
 # What numpy and zipfile raise on truncated, encrypted, pickled or made-up archives.
 UNREADABLE_ARCHIVE = (
@@ -98,10 +98,14 @@ def file_loader(path: Path) -> Callable[..., Dataset]:
         return picture_folder
     if not path.exists():
         raise DataError(f"{path.name} does not exist; check the path.")
-    loaders: dict[str, Callable[..., Dataset]] = {".npz": npz_file, ".csv": csv_file}
+    loaders: dict[str, Callable[..., Dataset]] = {
+        ".npz": npz_file,
+        ".csv": csv_file,
+        ".jsonl": json_lines,
+    }
     try:
         return loaders[path.suffix.lower()]
     except KeyError:
         raise DataError(
-            f"{path.name} is of a kind that is not read; give a .npz, a .csv or a folder of pictures."
+            f"{path.name} is of a kind that is not read; give a .npz, .csv or .jsonl or a folder of pictures."
         ) from None

@@ -18,8 +18,10 @@ from seepage.core.user_code import (
     current_folder_importable,
     reason,
 )
-from seepage.data.arrays import Layout, from_arrays, from_mapping
+from seepage.data.arrays import LABEL_KEYS, Layout, from_arrays, from_mapping
 from seepage.data.dataset import Dataset
+from seepage.data.tables import LABEL_COLUMNS, TEXT_COLUMNS
+from seepage.data.tokenised import from_texts
 
 
 def from_object(
@@ -31,14 +33,21 @@ def from_object(
     modality: Modality | None = None,
     layout: Layout = "auto",
     vocabulary: int | None = None,
+    tokenizer: Any = None,
+    length: int = 64,
 ) -> Dataset:
-    """A Dataset as it is; (x, y); a dict of arrays; or a map-style dataset of (x, y) pairs.
+    """A Dataset as it is; (x, y); a dict of arrays; a map-style dataset of (x, y) pairs; or texts.
+
+    Texts are strings in the place of x, or a list of them without labels, for a language model. tokenizer,
+    length: see `tokenised.from_texts`.
 
     >>> from_object((torch.rand(4, 3), [0, 1, 0, 1])).spec.shape
     (3,)
     """
     if isinstance(data, Dataset):
         return data
+    if (texts := _texts(data)) is not None:
+        return from_texts(*texts, name=name, source=source, tokenizer=tokenizer, length=length)
     options: dict[str, Any] = {"modality": modality, "layout": layout, "vocabulary": vocabulary}
     if isinstance(data, Mapping):
         return from_mapping(data, name=name, source=source, **options)
@@ -58,6 +67,26 @@ def from_object(
             "give (inputs, labels), a dict, or a torch Dataset with a length and (input, label) items."
         )
     return from_arrays(inputs, labels, name=name, source=source, **options)
+
+
+def _texts(data: Any) -> tuple[list[str], Any] | None:
+    """Texts and their labels, None for none, where the data are texts."""
+    if isinstance(data, Mapping) or hasattr(data, "column_names"):  # the latter: Hugging Face's datasets
+        names = list(data) if isinstance(data, Mapping) else data.column_names
+        column = next((name for name in TEXT_COLUMNS if name in names), None)
+        label = next((name for name in (*LABEL_KEYS, *LABEL_COLUMNS) if name in names), None)
+        return None if column is None else (list(data[column]), None if label is None else list(data[label]))
+    if isinstance(data, list) and _strings(data):
+        return data, None
+    if isinstance(data, tuple | list) and len(data) == 2 and _strings(data[0]) and not _is_pair_list(data):
+        return list(data[0]), data[1]
+    if isinstance(data, list) and _is_pair_list(data) and _strings([text for text, _ in data]):
+        return [text for text, _ in data], [label for _, label in data]
+    return None
+
+
+def _strings(values: Any) -> bool:
+    return isinstance(values, tuple | list) and bool(values) and all(isinstance(one, str) for one in values)
 
 
 def from_function(reference: str, /, *, modality: Modality | None = None, **options: Any) -> Dataset:

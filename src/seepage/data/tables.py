@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +17,10 @@ from seepage.core.types import Modality
 from seepage.core.user_code import reason
 from seepage.data.arrays import from_arrays
 from seepage.data.dataset import Dataset
+from seepage.data.tokenised import from_texts
 
 LABEL_COLUMNS = ("label", "target", "class", "y")
+TEXT_COLUMNS = ("text", "sentence", "review")
 MOST_CATEGORIES = 1000
 """More would be as many columns of the table."""
 Row = tuple[int, list[str]]
@@ -31,17 +35,24 @@ def csv_file(
     label: str | None = None,
     delimiter: str = ",",
     categorical: Sequence[str] = (),
+    text: str | None = None,
+    tokenizer: Any = None,
+    length: int = 64,
 ) -> Dataset:
     """Rows of numbers with a header. Label: the column named, else label/target/class/y, else the last.
+
+    With `text` or modality "text" it is a list of texts, in that column; the label may then be missing, and
+    other columns are left out. tokenizer, length: see `tokenised.from_texts`.
 
     A column without any number holds categories, and so do those that `categorical` names: each becomes one
     column for every category, in one-hot code. Columns are raw, so a model is fed them standardised.
     """
-    if modality not in (None, Modality.TABULAR):
-        raise SpecError(
-            f"{path.name} is a table; leave out modality='{modality}', or give pictures and text as .npz."
-        )
+    if modality is Modality.IMAGE:
+        raise SpecError(f"{path.name} is a table; leave out modality='{modality}', or give pictures as .npz.")
     header, rows = read_table(path, delimiter=delimiter)
+    if text is not None or modality is Modality.TEXT:
+        listed = [dict(zip(header, cells, strict=True)) for _, cells in rows]
+        return text_rows(listed, path, text=text, label=label, tokenizer=tokenizer, length=length)
     column = _label_column(header, label, path.name)
     features = [i for i in range(len(header)) if i != column]
     if not features:
@@ -61,6 +72,63 @@ def csv_file(
         column_names=[name for name, _ in columns],
     )
     return replace(dataset, spec=replace(dataset.spec, categories=groups), standardise=True)
+
+
+def json_lines(
+    path: Path,
+    /,
+    *,
+    modality: Modality | None = None,
+    text: str | None = None,
+    label: str | None = None,
+    tokenizer: Any = None,
+    length: int = 64,
+) -> Dataset:
+    """Texts, one JSON object a line, with fields for the text and, where there are classes, the label."""
+    if modality not in (None, Modality.TEXT):
+        raise SpecError(f"{path.name} holds texts; leave out modality='{modality}'.")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        rows = [json.loads(line) for line in lines if line.strip()]
+    except (UnicodeDecodeError, ValueError) as error:
+        raise DataError(
+            f"{path.name} cannot be read ({reason(error)}); give one JSON object a line, in UTF-8."
+        ) from None
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path.name} must hold one JSON object a line, at least one.")
+    return text_rows(rows, path, text=text, label=label, tokenizer=tokenizer, length=length)
+
+
+def text_rows(
+    rows: Sequence[Mapping[str, Any]],
+    path: Path,
+    *,
+    text: str | None,
+    label: str | None,
+    tokenizer: Any,
+    length: int,
+) -> Dataset:
+    """A dataset from rows with a field for the text: the one named, else text, sentence or review."""
+    fields = list(rows[0])
+    for wanted in (text, label):
+        if wanted is not None and any(wanted not in row for row in rows):
+            raise SpecError(f"{path.name} has rows without '{wanted}'; name one of {', '.join(fields)}.")
+    column = text or next((name for name in TEXT_COLUMNS if all(name in row for row in rows)), None)
+    if column is None:
+        raise SpecError(f"{path.name}: which column is the text? Give text= one of {', '.join(fields)}.")
+    classes = label or next((name for name in LABEL_COLUMNS if all(name in row for row in rows)), None)
+    labels, names = (
+        (None, ()) if classes is None else class_indices([str(row[classes]) for row in rows], column=classes)
+    )
+    return from_texts(
+        [row[column] for row in rows],
+        labels,
+        name=path.stem,
+        source=path.name,
+        tokenizer=tokenizer,
+        length=length,
+        class_names=names,
+    )
 
 
 def read_table(path: Path, *, delimiter: str = ",") -> tuple[list[str], list[Row]]:

@@ -62,8 +62,8 @@ class Prepared:
     model_source: Any
     """What `build_model` takes: a name, a function or a module."""
     model_parameters: int
-    outputs: int
-    """Of the model, for one example."""
+    outputs: tuple[int, ...]
+    """Of the model, for one example: of each class, or at every token."""
     identity: str
     """Changes with the data and what the model (of the first seed) is and does."""
     run_key: str
@@ -244,7 +244,7 @@ def prepare(
     source = spec.model.name if model is None else model
     first = spec.seeds[0] if spec.server_seed is None else spec.server_seed
     built = _built(spec.model, source, dataset.spec, first).to(device)
-    outputs = check_forward(built, dataset.spec)[-1]
+    outputs = check_forward(built, dataset.spec)[1:]
     code = CodeReader() if code is None else code
     model_code = _model_code(code, source, built)
     dtype, parameters = model_placement(built)[1], sum(p.numel() for p in built.parameters())
@@ -252,7 +252,7 @@ def prepare(
     prepared = Prepared(
         **vars(played),
         dataset=dataset,
-        loss=loss_name(spec.protocol.loss, outputs),
+        loss=_loss(spec, outputs),
         device=device,
         dtype=dtype,
         model_name=spec.model.name,
@@ -278,6 +278,10 @@ def _built(wanted: ModelSpec, source: Any, spec: InputSpec, seed: int) -> nn.Mod
     return model if wanted.dtype is None else model.to(getattr(torch, wanted.dtype))
 
 
+def _loss(spec: AuditSpec, outputs: tuple[int, ...]) -> str:
+    return loss_name(spec.protocol.loss, outputs[-1], per_token=len(outputs) > 1)
+
+
 def _model_code(reader: CodeReader, source: Any, built: nn.Module) -> Code:
     with current_folder_importable():
         return reader.read(builder_of(source), built)
@@ -291,7 +295,7 @@ def prepare_again(prepared: Prepared, spec: AuditSpec) -> Prepared:
     return replace(
         prepared,
         **vars(_play(spec)),
-        loss=loss_name(spec.protocol.loss, prepared.outputs),
+        loss=_loss(spec, prepared.outputs),
         run_key=run_key(prepared.identity, spec),
     )
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.prior_only import flat_guess
-from seepage.core.types import INPUT_SPACE, Batch, InputSpec, Modality, Reconstruction
+from seepage.core.types import INPUT_SPACE, PADDING, Batch, InputSpec, Modality, Reconstruction
 from seepage.engine.columns import column_records
 from seepage.engine.pairing import Pairing, pair
 from seepage.engine.traits import example_traits
@@ -21,6 +21,7 @@ from seepage.metrics import (
     score_examples,
     score_requested,
 )
+from seepage.metrics.text import PADDING_WORDS, find_padding
 from seepage.protocol import Played
 from seepage.record import ColumnRecord, Example
 
@@ -230,14 +231,17 @@ def _by_example(columns: dict[str, Tensor]) -> list[dict[str, float]]:
 
 
 def read_text(ids: Tensor, spec: InputSpec) -> str:
-    """Token ids as words, padding (id 0) left out; the ids themselves where there is no word list.
+    """Token ids as words, padding left out; the ids themselves where there is no word list.
 
     >>> from seepage.core.types import InputSpec, Modality
-    >>> words = ("", "a", "b")
+    >>> words = ("<pad>", "a", "b")
     >>> spec = InputSpec(modality=Modality.TEXT, shape=(3,), num_classes=2, vocabulary=3, tokens=words)
     >>> read_text(torch.tensor([1, -1, 2]), spec)  # a negative id: no token was recognised there
     'a ? b'
     """
-    known = range(len(spec.tokens))
-    words = ["?" if i < 0 else spec.tokens[i] if i in known else f"#{i}" for i in ids.tolist() if i != 0]
-    return " ".join(words)
+    known, left_out = range(len(spec.tokens)), (PADDING, find_padding(spec.tokens or PADDING_WORDS))
+    words = [
+        "?" if i < 0 else spec.tokens[i] if i in known else f"#{i}" for i in ids.tolist() if i not in left_out
+    ]
+    # the marks of sub-word tokenizers, as people read them
+    return " ".join(words).replace(" ##", "")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from seepage.core.types import Batch, InputSpec, Modality
 from seepage.protocol import training_mode
+from seepage.protocol.losses import next_token
 
 
 def example_traits(
@@ -30,6 +31,9 @@ def example_traits(
 def _losses(truth: Batch, model: nn.Module) -> Tensor:
     with torch.no_grad(), training_mode(model, False):
         logits = model(truth.inputs)
+        if logits.ndim == 3:  # of each text, over its tokens
+            each = [next_token(one[None], ids[None]) for one, ids in zip(logits, truth.inputs, strict=True)]
+            return torch.stack(each).cpu()
         if logits.shape[-1] == 1:
             targets = truth.labels.to(logits.dtype)
             return F.binary_cross_entropy_with_logits(logits.squeeze(-1), targets, reduction="none").cpu()

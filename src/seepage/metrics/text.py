@@ -1,7 +1,7 @@
 """How much of a text came back: words in their place, words in their order, words at all.
 
-All three take token ids (n, length) of an integer dtype. Positions that hold `padding_id` in the truth are
-not words and do not count; without one, every position counts.
+All take token ids (n, length) of an integer dtype. Positions that hold `PADDING` or, in texts that were
+filled up with a token, `padding_id` are not words and do not count.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seepage.core.errors import DataError
+from seepage.core.types import PADDING
 from seepage.metrics.pairs import are_tokens, check_pair, wide
 
 PADDING_WORDS = ("<pad>", "[PAD]", "<PAD>", "[pad]")
@@ -35,9 +36,8 @@ def _words(recon: Tensor, truth: Tensor, padding_id: int | None) -> tuple[Tensor
             f"text is scored on integer token ids of shape (n, length), got {truth.dtype} of shape "
             f"{tuple(truth.shape)}: decode embeddings to token ids first."
         )
-    if padding_id is None:
-        return torch.ones_like(recon, dtype=torch.bool), torch.ones_like(truth, dtype=torch.bool)
-    return recon != padding_id, truth != padding_id
+    no_words = torch.tensor([PADDING, PADDING if padding_id is None else padding_id], device=truth.device)
+    return ~torch.isin(recon, no_words), ~torch.isin(truth, no_words)
 
 
 def _or_empty(score: Tensor, recon_words: Tensor, truth_words: Tensor) -> Tensor:

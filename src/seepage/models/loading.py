@@ -21,6 +21,7 @@ from seepage.core.user_code import (
 )
 from seepage.models import MODELS
 from seepage.models.adapting import copied, refuse_unusable, settle, unwrap, unwrap_children
+from seepage.models.hugging_face import is_hugging_face, take_token_ids
 from seepage.models.weights import PRETRAINED, load_weights, pretrained_path
 from seepage.models.zoo.initialisers import initialise
 from seepage.protocol import training_mode
@@ -89,6 +90,8 @@ def _adapted(model: nn.Module, spec: InputSpec) -> nn.Module:
     model = unwrap(model)
     unwrap_children(model)
     refuse_unusable(model)
+    if spec.modality is Modality.TEXT and is_hugging_face(model):
+        take_token_ids(model)
     settle(model, _dummy_examples(model, spec, None))
     return model
 
@@ -194,7 +197,14 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
             "wrap it so that it returns its logits only."
         )
     shape = tuple(output.shape)
-    if shape != (2, spec.num_classes) and not (spec.num_classes == 2 and shape == (2, 1)):
+    if spec.modality is Modality.TEXT and output.ndim == 3:
+        _check_next_tokens(shape, spec)
+    elif spec.num_classes < 2:
+        raise ModelError(
+            f"the model returned shape {shape} for two texts, and the texts have no classes: give labels for "
+            "a classifier, or a model with logits at every token."
+        )
+    elif shape != (2, spec.num_classes) and not (spec.num_classes == 2 and shape == (2, 1)):
         raise ModelError(
             f"the model returned shape {shape} for two examples, but data of {spec.num_classes} classes "
             f"need {wanted}; let it return one logit for each class and nothing else."
@@ -204,6 +214,16 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
             "the model returned NaN for two plain examples; check its weights and its normalisation."
         )
     return shape
+
+
+def _check_next_tokens(shape: tuple[int, ...], spec: InputSpec) -> None:
+    wanted = (2, *spec.shape)
+    if shape[:2] != wanted or shape[2] < (spec.vocabulary or 0):
+        raise ModelError(
+            f"the model returned shape {shape} for two texts of {spec.shape[0]} tokens; a language model "
+            f"gives {wanted} and at least {spec.vocabulary} logits each, one for every token of the data's "
+            "tokenizer, and models that label tokens otherwise cannot be audited yet."
+        )
 
 
 def _dummy_examples(model: nn.Module, spec: InputSpec, device: torch.device | str | None) -> Tensor:

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from seepage.core.errors import DataError
 from seepage.core.types import Batch, Broadcast, Defense, LocalStep, LocalTraining, Update, UpdateKind
-from seepage.protocol.losses import LOSSES, loss_name
+from seepage.protocol.losses import LOSSES, NEXT_TOKEN, loss_name
 
 Gradients = Callable[[nn.Module, dict[str, Tensor], dict[str, Tensor], Batch, str], Sequence[Tensor | None]]
 """(model, parameters, buffers, mini-batch, loss) to one gradient a parameter: what one local step uses."""
@@ -65,7 +65,8 @@ def forward_loss(model: nn.Module, tensors: dict[str, Tensor], batch: Batch, los
             "BatchNorm in train mode cannot work on a batch of one example: "
             "use a larger batch, or batch_norm = 'eval'."
         ) from None
-    return LOSSES[loss_name(loss, logits.shape[-1])](logits, batch.labels)
+    name = loss_name(loss, logits.shape[-1], per_token=logits.ndim == 3)
+    return LOSSES[name](logits, batch.inputs if name == NEXT_TOKEN else batch.labels)
 
 
 def batch_gradients(

@@ -54,12 +54,13 @@ class Setting:
         return replace(base, grants=base.grants | attack.requires)
 
     def known(self, attack: Attack) -> Knowledge:
+        outputs = check_forward(self.model, self.dataset.spec)[1:]
         after = torch.arange(CLIENTS * self.batch_size, CLIENTS * self.batch_size + PUBLIC)
         return knowledge(
             self.threat(attack),
             "per_client",
             spec=self.dataset.spec,
-            loss=loss_name("auto", check_forward(self.model, self.dataset.spec)[-1]),
+            loss=loss_name("auto", outputs[-1], per_token=len(outputs) > 1),
             local=LocalTraining(),
             auxiliary=self.dataset.batch(after),
             seed=0,

@@ -41,6 +41,7 @@ from seepage.core.progress import Clock
 from seepage.core.types import Exchange, Knowledge, LocalTraining, Modality, Reconstruction
 from seepage.labels import infer_label_counts
 from seepage.protocol import training_mode
+from seepage.protocol.losses import NEXT_TOKEN
 
 SAME_FIT = 1.5
 """A larger count can always fit at least as well, so the smallest within this factor of the best is taken.
@@ -82,7 +83,12 @@ class GradientInversion(PerUpdateAttack):
     """Local training to simulate where it was not granted."""
 
     def check(self, model: nn.Module, known: Knowledge) -> None:
-        """Text needs an embedding to search in."""
+        """Text needs an embedding to search in, and targets that are not the text itself."""
+        if known.loss == NEXT_TOKEN:
+            raise NotApplicable(
+                "the targets of a language model are the tokens that are searched for, so there is no loss "
+                "to search with: 'exact_text' and 'embedding_rows' read tokens from the update."
+            )
         if known.input.modality is Modality.TEXT:
             embedding_name(model, known.input)
 
