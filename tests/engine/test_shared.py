@@ -15,10 +15,14 @@ from seepage.attacks.prior_only import PriorOnly
 from seepage.attacks.reading.analytic_extraction import AnalyticExtraction
 from seepage.core.types import Exchange, Knowledge, Reconstruction
 from seepage.engine.cell import run_cell
+from seepage.engine.grid import Grid, Job
+from seepage.engine.points import Points
 from seepage.engine.prepare import Prepared, prepare
 from seepage.engine.run import run_audit
 from seepage.engine.shared import LastShared, Shared
 from seepage.engine.spec import parse_spec
+from seepage.engine.work import work
+from seepage.record import AttackRef
 
 PASSIVE = ["analytic_extraction", "exact_extraction", {"name": "analytic_extraction", "layer": "dense0"}]
 SPEC: dict[str, Any] = {
@@ -126,3 +130,14 @@ def test_what_is_handed_out_has_the_values_that_were_sent() -> None:
         for name, tensor in kept.update.tensors.items():
             assert torch.equal(one.update.tensors[name], tensor)
     assert own[0].broadcast.model is own[1].broadcast.model is not own[2].broadcast.model
+
+
+def test_a_worker_runs_attacks_that_another_process_chose_on_the_work_of_the_cells_before() -> None:
+    """With "auto" a worker learns of an attack with its job; the seed's shared work is older than that."""
+    spec = parse_spec({**SPEC, "attacks": "auto", "budget": 10})
+    points = Points(Grid.of_audit(spec))
+    key = points[0].run_key
+    for name in ("prior_only", "analytic_extraction", "exact_extraction"):
+        job = Job(point=0, attack=AttackRef(name=name), seed=5, run_key=key)
+        result = work(points, job)
+        assert (result.cell.status, result.traceback) == ("done", "")

@@ -50,7 +50,7 @@ def run_cell(
             played = source.play(_crafter(attack, known)) if attack.active else shared.honest
             torch.manual_seed(prepared.server_seed(seed))
             began = time.perf_counter()
-            result, rated = _attacked(shared, ref, known, played, model)
+            result, rated = _attacked(shared, attack, ref, known, played, model)
             seconds = time.perf_counter() - began
             found, said = _compared(shared, played, attack, known, result, rated)
     except NotApplicable as reason:
@@ -119,10 +119,9 @@ def _why_little(shared: Shared, ref: AttackRef, found: Scored | Unscored) -> tup
 
 
 def _attacked(
-    shared: Shared, ref: AttackRef, known: Knowledge, played: Played, model: nn.Module
+    shared: Shared, attack: Attack, ref: AttackRef, known: Knowledge, played: Played, model: nn.Module
 ) -> tuple[Reconstruction, Rated | None]:
     """What the attack finds, and its scores where they had to be taken at once. model: its own copy."""
-    prepared, attack = shared.prepared, shared.prepared.attacks[ref.key]
     if ref == AttackRef(name=BASELINE):
         return shared.guesses, None
     if attack.active:
@@ -136,8 +135,8 @@ def _attacked(
         known,
         played=played,
         spec=shared.source.data.spec,
-        tolerance=prepared.spec.exact_tolerance,
-        metrics=prepared.metrics,
+        tolerance=shared.prepared.spec.exact_tolerance,
+        metrics=shared.prepared.metrics,
     )
 
 
