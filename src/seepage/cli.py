@@ -25,9 +25,26 @@ app = typer.Typer(
     name="seepage",
     help=f"Measures what a federated-learning deployment gives away.\n\n{CODES}",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from seepage import __version__
+
+        print(f"seepage {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _seepage(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and end."),
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -58,6 +75,7 @@ def audit(
     fresh: Fresh = False,
     privacy_json: options.PrivacyJson = None,
     privacy_scope: options.PrivacyScope = None,
+    formats: options.Formats = None,
     as_json: Json = False,
 ) -> None:
     """Play the protocol, attack it as the server would, and report what came out.
@@ -77,8 +95,10 @@ def audit(
     from seepage.engine.site import with_site_filters
     from seepage.engine.spec import NO_TRUTH, parse_spec, read_spec
     from seepage.report import to_json, write_html
+    from seepage.report.evidence import check_formats, write_formats
     from seepage.starter import DEMO
 
+    check_formats(formats or ())
     given = options.settings(budget=budget, device=device, seeds=seeds)
     if flower is not None:
         spec = _record_flower(spec, flower, nodes=nodes, backend=backend, rounds=rounds, clients=clients)
@@ -97,13 +117,14 @@ def audit(
     with _progress() as shown:
         log = run_audit(wanted, **where, **shown)
     report = write_html(log)
+    written = write_formats(log, formats or (), about="" if spec is None else spec.as_posix())
     ruling = rule(log, wanted.fail_on)
     code = Code.ABOVE if ruling.above else Code.BELOW if ruling.passed else Code.NOT_MEASURED
     if as_json:
         gate = {"exceeded": ruling.above, "not_measured": ruling.not_measured, "exit_code": int(code)}
         print(json.dumps({**to_json(log), "report": str(report), **gate}, indent=2))
     else:
-        _print_log(log)
+        _print_log(log, written=written)
         for found in ruling.above:
             errors.print(f"fail_on: {found}", style="red", markup=False)
     if code is Code.ABOVE:
@@ -210,6 +231,7 @@ def list_(
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of a run, finished or not.")],
     out: Annotated[Path | None, typer.Option(help="Where to write the HTML; default: in the folder.")] = None,
+    formats: options.Formats = None,
     as_json: Json = False,
 ) -> None:
     """Rebuild the report from a run's log. Needs neither the model nor the data."""
@@ -217,6 +239,8 @@ def report(
     from seepage.report import to_json, write_html
 
     run = RunLog.read(folder)
+    if formats and run.header.kind != "audit":
+        raise SpecError(f"--format is for audits, and '{folder}' holds a {run.header.kind}: use --json.")
     if run.header.kind == "study":
         _show_study(run, out, as_json=as_json)
         return
@@ -225,10 +249,11 @@ def report(
         return
     log = run.point()
     path = write_html(log, out)
+    written = _also_write(log, formats)
     if as_json:
         print(json.dumps({**to_json(log), "report": str(path)}, indent=2))
     else:
-        _print_log(log, path)
+        _print_log(log, path, written=written)
 
 
 @app.command()
@@ -383,11 +408,23 @@ def _show_table(log: RunLog, out: Path | None, *, as_json: bool) -> Table:
     return table
 
 
-def _print_log(log: AuditLog, path: Path | None = None) -> None:
+def _also_write(log: AuditLog, formats: list[str] | None) -> list[Path]:
+    """In the formats that were asked for; judging a gate needs torch, showing a log does not."""
+    if not formats:
+        return []
+    from seepage.report.evidence import check_formats, write_formats
+
+    check_formats(formats)
+    return write_formats(log, formats)
+
+
+def _print_log(log: AuditLog, path: Path | None = None, *, written: Iterable[Path] = ()) -> None:
     from seepage.report import print_summary
 
     print_summary(log)
     print(f"Log:    {log.folder.path}")
+    for file in written:
+        print(f"Also:   {file}")
     print(f"Report: {path or log.folder.report_file}")
 
 

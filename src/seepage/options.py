@@ -86,6 +86,14 @@ Nodes = Annotated[int, typer.Option(min=1, help="Of --flower: how many clients t
 Backend = Annotated[str, typer.Option(help="Of --flower: here (this process) or ray (Flower's own).")]
 Rounds = Annotated[str | None, typer.Option(help="Of --flower: record these rounds only, as in 1,2.")]
 Clients = Annotated[str | None, typer.Option(help="Of --flower: record these clients only, as in 0,5.")]
+Formats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        help="Also write, beside the page: junit, sarif, markdown, csv or annex (to a data-protection impact "
+        "assessment). May be repeated.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON instead of tables.")]
 
 

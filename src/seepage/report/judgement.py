@@ -134,6 +134,16 @@ def verdict(log: AuditLog, summaries: Sequence[AttackSummary]) -> AuditVerdict:
     return AuditVerdict(level, _HEADLINES[best.kind](log, best), details, len(measured))
 
 
+def judged(log: AuditLog, summary: AttackSummary, summaries: Sequence[AttackSummary]) -> tuple[Level, str]:
+    """What one attack with scores has shown by itself: the degree, and a headline with its figures."""
+    guess = next((s for s in summaries if s.attack.name == BASELINE), None)
+    found = _judge(log, summary, guess)
+    if _LEVELS[found.kind] == "unknown":
+        why = "its scores are no numbers" if found.kind == "no_number" else "there is no guess beside it"
+        return "unknown", f"Nothing was measured, for {why}."
+    return _LEVELS[found.kind], " ".join([_HEADLINES[found.kind](log, found), *_figures(found)])
+
+
 def _judge(log: AuditLog, summary: AttackSummary, guess: AttackSummary | None) -> _Finding:
     metric = leading(summary.scores, log.header.input.modality)
     features = summary.space != "input"
