@@ -70,6 +70,22 @@ def test_ssim_agrees_with_scikit_image(channels: int, height: int, width: int, w
         assert ours[i].item() == pytest.approx(expected, abs=1e-9)
 
 
+def test_rounding_makes_no_similarity_above_one_or_below_minus_one() -> None:
+    """Of large values the variance is a difference of larger squares, which may come out negative.
+
+    Flat pictures have none: equal ones are equal, and of others only the means a and b count.
+    """
+    flat = torch.tensor([0.1, 0.7, 3e3, 1e8 + 0.3]).reshape(-1, 1, 1, 1).expand(-1, 1, 16, 16).double()
+    assert ssim(flat, flat, data_range=1.0).tolist() == [1.0] * 4
+    a, b = flat[:, 0, 0, 0], 0.4
+    expected = (2 * a * b + 1e-4) / (a.square() + b**2 + 1e-4)
+    torch.testing.assert_close(ssim(flat, torch.full_like(flat, b), data_range=1.0), expected)
+    wild = torch.randn(40, 1, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    wild = 10.0 ** torch.arange(40).reshape(-1, 1, 1, 1).div(4) * (1 + 1e-9 * wild)
+    for other in (wild, wild.roll(1, 0), torch.rand(wild.shape, dtype=torch.float64)):
+        assert float(ssim(wild, other, data_range=1.0).abs().max()) <= 1.0
+
+
 def test_ssim_depends_on_the_data_range_and_only_on_its_ratio() -> None:
     recon, truth = noisy_pictures((2, 1, 16, 16))
     right = ssim(recon, truth, data_range=1.0)

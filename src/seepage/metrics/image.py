@@ -87,8 +87,11 @@ def ssim(recon: Tensor, truth: Tensor, *, data_range: float) -> Tensor:
         )  # (n, C h w) each
         both = r_mean * t_mean
         squares = r_mean.square() + t_mean.square()
-        spread = (r_square - r_mean.square()).clamp_min(0) + (t_square - t_mean.square()).clamp_min(0)
-        similarity: Tensor = (2 * both + c1) * (2 * (product - both) + c2) / ((squares + c1) * (spread + c2))
+        spread = r_square + t_square - squares
+        # Rounding may leave a variance below 0 or a covariance above the mean one. Bounded by it, equal
+        # pictures have a similarity of 1 and none has more.
+        shared = (2 * (product - both)).clamp(-spread, spread)
+        similarity: Tensor = (2 * both + c1) * (shared + c2) / ((squares + c1) * (spread + c2))
         return similarity.mean(1)  # eq. (13), (17)
 
     return by_examples(score, recon, truth, copies=_SSIM_COPIES)

@@ -200,6 +200,7 @@ def test_certificate_refuses_mixtures_and_finds_the_label() -> None:
         undecided=~none,
         spoiled=none,
         moved=tiny,
+        evidence=0 * tiny,
     )
     signals = BackwardSignals(model, choose_layer(model, IMAGES, None), IMAGES, loss="cross_entropy")
     labelled = Labeller(signals, kappa=2.0).label(readings)

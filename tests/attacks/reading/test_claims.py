@@ -74,9 +74,11 @@ def played(
     declared: int | None = None,
     spec: InputSpec = SPEC,
 ) -> Reconstruction:
+    """declared: another number of examples than the true one; 0: none."""
     update = local_update(Broadcast(model), batch, LocalTraining())
     tensors = {key: change(t) for key, t in update.tensors.items()}
-    update = replace(update, tensors=tensors, num_examples=declared or update.num_examples)
+    number = update.num_examples if declared is None else declared or None
+    update = replace(update, tensors=tensors, num_examples=number)
     seen = Exchange(broadcast=Broadcast(model), update=update, clients=(0,))
     return ATTACKS[name]().run([seen], Knowledge(input=spec))
 
@@ -129,6 +131,29 @@ def test_the_mean_of_two_that_are_nearly_alike_is_not_claimed(
         assert false_claims(result, batch) == 0
         assert not result.complete or claimed(result, batch) == 2 * N
         assert not told(result, "clipping") and not told(result, "leave no trace")
+
+
+@pytest.mark.parametrize("declared", [0, N])
+@pytest.mark.parametrize("name", NAMES)
+def test_off_a_grid_an_example_is_known_from_the_mean_of_two_without_the_batch_size(
+    name: str, declared: int
+) -> None:
+    """Half as many, each twice as large, or nothing is declared: only the rounding of products tells."""
+    for seed in SEEDS:
+        half = drawn(pictures(N, seed, on_grid=False), seed)
+        batch = Batch.concat([half, Batch(twins(half.inputs, seed), half.labels)])
+        means = played(name, network(seed), batch, declared=declared)
+        assert means.claimed is not None and not bool(means.claimed.any()) and not means.complete
+        assert false_claims(played(name, network(seed), half, declared=declared), half) == 0
+        assert claimed(played(name, network(seed), half, declared=declared), half) >= N // 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_products_the_declared_number_is_needed_off_a_grid(name: str) -> None:
+    """A gradient that was scaled on its way holds no products, and nobody says how many examples it is of."""
+    batch = drawn(pictures(N, 0, on_grid=False), 0)
+    result = played(name, network(0), batch, change=lambda t: t * 0.7, declared=0)
+    assert result.claimed is not None and not bool(result.claimed.any())
 
 
 @pytest.mark.parametrize("name", NAMES)

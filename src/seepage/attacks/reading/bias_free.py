@@ -167,6 +167,7 @@ def _claims(
             bound=torch.zeros_like(length),
             unit=None,
             all_agree=False,
+            evidence=None,
         ),
         replace(gradient, bias=bias),
         signals,

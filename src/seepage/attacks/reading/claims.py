@@ -16,8 +16,9 @@ from torch import Tensor
 from seepage.attacks.reading.peeling.codes import NumberCode, Snapped
 from seepage.attacks.reading.peeling.labelling import Labelled, Labeller
 from seepage.attacks.reading.peeling.readings import Readings
-from seepage.attacks.reading.peeling.tolerances import BLOCK_BYTES, FINE
-from seepage.attacks.reading.scale import TOGETHER, Scale, counts_several_times
+from seepage.attacks.reading.peeling.tolerances import BLOCK_BYTES, FINE, PROOF
+from seepage.attacks.reading.products import each_counts_once
+from seepage.attacks.reading.scale import TOGETHER, Scale, as_declared, counts_several_times
 from seepage.core.types import InputSpec
 from seepage.models.gradients import LayerGradient
 from seepage.models.precision import EXACT, Precision
@@ -47,6 +48,8 @@ class Candidates:
     """Range of the values; None: unknown."""
     all_agree: bool
     """Every active row of the layer shows the same."""
+    evidence: Tensor | None
+    """(k,) that each is the product of one example; see `products`. None: the update does not show it."""
     accidents: float = 0.0
     """Mixtures expected to be points of an alphabet by accident; see `codes.Snapped`."""
 
@@ -119,6 +122,7 @@ def vouch(
         undecided=no,
         spoiled=candidates.spoiled,
         moved=candidates.bound,
+        evidence=torch.zeros_like(observed) if candidates.evidence is None else candidates.evidence,
     )
     labeller = Labeller(signals, kappa=kappa)
     labelled = labeller.label(readings, certain=certain, accidents=candidates.accidents)
@@ -130,7 +134,8 @@ def vouch(
     where = place[labelled.readings.row]
     claimed, mismatch = no.clone(), torch.full_like(observed, torch.inf)
     mismatch[where] = labelled.match.mismatch.to(mismatch)
-    claimed[where] = fits & _no_other_way(candidates, labeller)[where]
+    seen = torch.where(labelled.readings.exact, PROOF, labelled.readings.evidence)[fits]
+    claimed[where] = fits & _no_other_way(candidates, labeller, seen)[where]
     kept = claimed[where].nonzero().squeeze(1)
     claimed[where[kept]] = ~_contradicted(labelled, kept, signals)
     scale = labeller.scale
@@ -172,10 +177,19 @@ def _same_within_rounding(readings: Readings, asked: Tensor) -> Tensor:
     return same
 
 
-def _no_other_way(candidates: Candidates, labeller: Labeller) -> Tensor:
-    """(k,) bool: rounding leaves no value open, and it is no mean of several that are nearly alike."""
+def _no_other_way(candidates: Candidates, labeller: Labeller, evidence: Tensor) -> Tensor:
+    """(k,) bool: rounding leaves no value open, and it is no mean of several that are nearly alike.
+
+    evidence: of those that a label fits. Where the update shows no products, the declared number is taken at
+    its word; where it does, what is none holds another example.
+    """
     unit = candidates.features.abs().amax(1).double() if candidates.unit is None else candidates.unit
     accurate = candidates.bound <= EXACT * unit
-    once = not counts_several_times(labeller.scale, labeller.expected)
-    sure: Tensor = candidates.on_alphabet | (accurate & once)
+    accurate &= not counts_several_times(labeller.scale, labeller.expected)
+    declared = as_declared(labeller.scale, labeller.expected)
+    if candidates.evidence is None:
+        accurate &= declared
+    else:
+        accurate &= candidates.evidence.isfinite() & each_counts_once(evidence, declared=declared)
+    sure: Tensor = candidates.on_alphabet | accurate
     return sure

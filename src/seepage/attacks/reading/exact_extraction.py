@@ -24,6 +24,7 @@ from seepage.attacks.reading.peeling.notes import describe
 from seepage.attacks.reading.peeling.outcome import Outcome
 from seepage.attacks.reading.peeling.residual import Residual, delta_rounding
 from seepage.attacks.reading.plain import plain_readings
+from seepage.attacks.reading.products import as_computed
 from seepage.attacks.reading.rows import rows_once
 from seepage.attacks.reading.scale import expected_kappa
 from seepage.attacks.reading.union import unite
@@ -174,7 +175,13 @@ def _residual(
     """Weight deltas are differences of float numbers: their rounding goes with the weights."""
     bounds = code.bounds()
     groups = 1 if bounds is None else len(bounds[0])
-    residual = Residual(gradient, groups=groups, seed=seed, signal_rounding=signals.rounding)
+    residual = Residual(
+        gradient,
+        groups=groups,
+        seed=seed,
+        signal_rounding=signals.rounding,
+        computed=as_computed(exchange, gradient),
+    )
     if exchange.update.kind is UpdateKind.DELTA and layer.bias is not None:
         model = exchange.broadcast.model
         weight, bias = (model.get_parameter(name).detach() for name in (layer.weight, layer.bias))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.reading.claims import HALF_SURE, Candidates, Claims, on_the_grid, quotient_bounds, vouch
+from seepage.attacks.reading.products import as_computed, joint_evidence, product_evidence, products_first
 from seepage.attacks.reading.rows import RowScan, agreeing_rows, representatives, scan_rows
 from seepage.attacks.reading.scale import expected_kappa, scale_note
 from seepage.attacks.reading.union import merge_claims
@@ -42,6 +43,8 @@ class _Readings:
     support: Tensor
     """(k,) rows that agree with it."""
     counts: RowCount
+    evidence: Tensor | None
+    """(k,) that it is the product of one example; see `products`. None: the update does not show it."""
 
 
 def plain_readings(
@@ -54,7 +57,7 @@ def plain_readings(
 ) -> Reconstruction:
     """Everything that single rows of one layer's gradient show; the arguments are those of `read_layer`."""
     model = exchange.broadcast.model
-    gradient = layer_gradient(exchange, known, layer)
+    received = gradient = layer_gradient(exchange, known, layer)
     if decode is not None:
         gradient, layer = decode.gradient(gradient), replace(layer, reads="input")
     columns = _column_groups(layer, known.input)
@@ -64,7 +67,12 @@ def plain_readings(
     # An exact look-up asks for more than agreement does: a trace of another text in the strongest of
     # several agreeing rows would hide what the others show in the clear.
     each_row = rows_only and layer.reads == "embedding"
-    readings = _readings(scan, gradient, _plausible(scan, layer, spec), merge=not each_row)
+    rows = _plausible(scan, layer, spec).nonzero().squeeze(1)
+    computed = None if rows_only or layer.reads == "embedding" else as_computed(exchange, received)
+    evidence = None
+    if computed is not None:
+        evidence = product_evidence(received.weight, received.bias, rows, computed)
+    readings = _readings(scan, gradient, rows, evidence, merge=not each_row)
     found = _candidates(gradient, readings.rows)  # (k, m), model units
     decoded = _decode(found, layer, known.input, model, nearest=not rows_only)
     claims = Claims.none(len(found))
@@ -108,14 +116,16 @@ def _plausible(scan: RowScan, layer: LinearLayer, spec: InputSpec) -> Tensor:
     return ok & (low >= least - slack).all(dim=1) & (high <= most + slack).all(dim=1)
 
 
-def _readings(scan: RowScan, gradient: LayerGradient, plausible: Tensor, *, merge: bool) -> _Readings:
-    rows = plausible.nonzero().squeeze(1)
+def _readings(
+    scan: RowScan, gradient: LayerGradient, rows: Tensor, evidence: Tensor | None, *, merge: bool
+) -> _Readings:
     groups = agreeing_rows(scan.sketch[rows]) if merge else torch.arange(len(rows))
-    best, support = representatives(groups, gradient.bias[rows].abs())
+    best, support = representatives(groups, products_first(gradient.bias[rows].abs(), evidence))
     return _Readings(
         rows=rows[best.to(rows.device)],
         support=support,
         counts=RowCount(total=len(scan.active), active=int(scan.active.sum())),
+        evidence=None if evidence is None else joint_evidence(groups, evidence),
     )
 
 
@@ -211,6 +221,7 @@ def _claims(
             unit=unit,
             all_agree=alone and k == 1 and int(readings.support[0]) == readings.counts.active,
             accidents=accidents,
+            evidence=readings.evidence,
         ),
         gradient,
         signals,

@@ -121,6 +121,15 @@ def counts_several_times(scale: Scale | None, expected: float | None) -> bool:
     return scale is not None and expected is not None and scale.kappa < (1 - SAME_SCALE) * expected
 
 
+def as_declared(scale: Scale | None, expected: float | None) -> bool:
+    """Whether the update is that of as many examples as were declared, each counted once.
+
+    >>> as_declared(Scale(20.0, 20, 9), 20.0), as_declared(Scale(20.0, 20, 9), None)
+    (True, False)
+    """
+    return scale is not None and expected is not None and abs(scale.kappa / expected - 1) <= SAME_SCALE
+
+
 def scale_note(scale: Scale | None, expected: float | None, update: Update) -> list[str]:
     """What the common factor of an update says about the number of its examples."""
     n = update.num_examples
@@ -135,7 +144,7 @@ def scale_note(scale: Scale | None, expected: float | None, update: Update) -> l
 
 def _unexpected(scale: Scale, expected: float, n: int) -> list[str]:
     """Where the factor is not that of the `n` examples that were declared."""
-    if abs(scale.kappa / expected - 1) <= SAME_SCALE:
+    if as_declared(scale, expected):
         return []
     factor = f"{expected / scale.kappa:.6g}"
     if scale.kappa < expected:

@@ -74,6 +74,7 @@ def all_found(n: int = 6, error: float = 0.0) -> tuple[Residual, Found, torch.Te
         "row": torch.zeros(n, dtype=torch.long),
         "support": torch.ones(n, dtype=torch.long),
         "round": torch.zeros(n, dtype=torch.long),
+        "evidence": torch.zeros(n, dtype=torch.float64),
     }
     return residual, found.plus(Found(**more)), x
 

@@ -41,6 +41,7 @@ def found(d: Tensor, x: Tensor, *, exact: bool = True) -> Found:
         row=d.abs().argmax(1),
         support=whole + 1,
         round=whole,
+        evidence=torch.zeros(k, dtype=torch.float64),
     )
 
 
@@ -140,6 +141,7 @@ def test_a_signal_is_taken_as_observed_only_where_the_example_is_alone(companion
         undecided=torch.zeros(1, dtype=torch.bool),
         spoiled=torch.zeros(1, dtype=torch.bool),
         moved=torch.full_like(observed, 7e-3 if companion else 1e-7),
+        evidence=0 * observed,
     )
     corrected = predicted.clone()
     as_observed(corrected, seen, label, which=torch.ones(1, dtype=torch.bool), by=signals)
@@ -157,7 +159,7 @@ def test_a_signal_that_is_predicted_to_be_nothing_takes_the_other_label_s_direct
     observed = -3e-8 * other[:, row[0]].double()
     one = torch.ones(1, dtype=torch.bool)
     noise, size = observed.abs() * 1e-7, observed.abs()
-    seen = Readings(row, row, observed, noise, size, x, one, ~one, ~one, 0 * observed)
+    seen = Readings(row, row, observed, noise, size, x, one, ~one, ~one, 0 * observed, 0 * observed)
     corrected = torch.zeros_like(other)
     as_observed(corrected, seen, label, which=one, by=signals)
     assert torch.allclose(corrected * 1e8, -3.0 * other, rtol=1e-4)

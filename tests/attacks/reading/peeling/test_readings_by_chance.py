@@ -142,26 +142,27 @@ class NearlyCertain(BackwardSignals):
 def test_a_faint_signal_must_fit_by_its_own_size() -> None:
     """Off a grid: the second reading is 1.6 times the signal, though only 3e-4 of the largest label's off.
 
-    The third is off by 6e-4 of itself, which a row with more than a thousandth of another example may show
-    and rounding does not: p is off by a last digit, 1.2e-7, on either side.
+    The third and fourth are off by 6e-4 and 2e-4 of themselves, which a row with a thousandth of another
+    example may show. The last is off by as much, but it is the product of one example.
     """
-    no, few = torch.zeros(3, dtype=torch.bool), torch.full((3,), 1e-7, dtype=torch.float64)
+    no, few = torch.zeros(5, dtype=torch.bool), torch.full((5,), 1e-7, dtype=torch.float64)
     readings = Readings(
-        row=torch.arange(3),
-        support=torch.tensor([2, 2, 2]),
-        bias=torch.tensor([5e-4 + 1e-7, 8e-4, 5e-4 + 3e-7], dtype=torch.float64),
+        row=torch.arange(5),
+        support=torch.full((5,), 2),
+        bias=torch.tensor([5e-4 + 4e-8, 8e-4, 5e-4 + 3e-7, 5e-4 + 1e-7, 5e-4 + 1e-7], dtype=torch.float64),
         noise=few / 100,
         error=few,
-        features=torch.zeros(3, 64),
+        features=torch.zeros(5, 64),
         exact=no,
         undecided=~no,
         spoiled=no,
         moved=few,
+        evidence=torch.tensor([0.0, 0.0, 0.0, 0.0, -20.0], dtype=torch.float64),
     )
     labeller = Labeller(NearlyCertain(), kappa=1.0)
     labeller.scale = Scale(1.0, 1, 2)
     found = labeller.label(readings)
-    assert found is not None and found.match.labels == [(0,), (), ()]
+    assert found is not None and found.match.labels == [(0,), (), (), (), (0,)]
 
 
 class Silent(NearlyCertain):
@@ -198,6 +199,7 @@ def test_where_every_example_reaches_every_row_a_label_that_fits_is_no_evidence(
         undecided=one,
         spoiled=~one,
         moved=few,
+        evidence=0 * few,
     )
     labeller = Labeller(Silent(silent), kappa=1.0)
     labeller.scale = Scale(1.0, 1, 2)
@@ -238,6 +240,7 @@ def test_of_two_that_cannot_both_be_alone_at_their_rows_neither_is_claimed(
         bound=torch.full((3,), 1e-7, dtype=torch.float64),
         unit=1.0,
         all_agree=False,
+        evidence=None,
     )
     gradient = LayerGradient(torch.ones(3, 64), sent.diagonal().float() / 8, scale=1.0, steps=1)
     claims = vouch(candidates, gradient, Told(sent), kappa=8.0)
@@ -266,6 +269,7 @@ def test_two_readings_of_one_example_do_not_speak_against_each_other(apart: floa
         bound=torch.full((3,), 1e-7, dtype=torch.float64),
         unit=1.0,
         all_agree=False,
+        evidence=None,
     )
     gradient = LayerGradient(torch.ones(3, 64), sent.diagonal().float() / 8, scale=1.0, steps=1)
     claims = vouch(candidates, gradient, Twice(sent), kappa=8.0)

@@ -89,6 +89,7 @@ class Certifier:
             row=readings.row,
             support=readings.support,
             round=torch.zeros_like(labels),
+            evidence=readings.evidence,
         )
 
     def _unrefuted(self, new: Found, known: Found, active: Tensor) -> Found:

@@ -75,7 +75,8 @@ class Labeller:
 
         Readings on an alphabet may miss it by as much as a bent signal does, if their row is that noisy, and
         readings with other evidence by `EXACT`. Off an alphabet it is what rounding explains and no more: a
-        hundredth of another example in the row may move the bias gradient by as little as 1e-4.
+        hundredth of another example in the row may move the bias gradient by as little as 1e-4. Products of
+        one example (`products`) have no other in their row.
         """
         evident = _evident(readings)
         size = predicted.abs().amax(1)
@@ -88,14 +89,11 @@ class Labeller:
         weak = not bool(evident.all()) and self._parts_examples(readings.features[~evident][:_PROBED])
         weak = weak and not too_many_by_chance(predicted, readings.bias, TIGHT, ~evident)
         off = torch.where(evident, rounding.clamp(max=EXACT), TIGHT if weak else -1.0)
+        off = torch.where(readings.proven, off, torch.minimum(off, self._faint(own, noise)))
         return match_labels(
             predicted,
             readings.bias,
-            torch.where(
-                readings.exact,
-                rounding.clamp(loose, BENT),
-                torch.minimum(off, self._faint(own, noise)),
-            ),
+            torch.where(readings.exact, rounding.clamp(loose, BENT), off),
             # Off the alphabet, two that are nearly alike cannot be told from two copies of their mean.
             copies=torch.where(believed, TIGHT, 0.0),
             clear=BENT_CLEAR if bent else SURE,
@@ -117,16 +115,17 @@ class Labeller:
         slope of log d towards that example: where those nearly agree, little of w is seen, so a signal must
         fit as well as the numbers allow. p - y is a difference of numbers up to 1, in which the client's p
         and ours are each off by a last digit; what the logits' rounding changes goes with the signal. And
-        to vouch for values to `EXACT`, a signal must fit to as much of itself, whatever the rounding.
+        to vouch for values to `EXACT`, a signal must fit to a tenth of that of itself, whatever the rounding,
+        for only a tenth of w may be seen.
         """
         digits = 2 * (2 * self.signals.precision.relative)
         rounded = digits + SURE * (self.signals.rounding * own + noise)
-        return torch.minimum(rounded, own * EXACT)
+        return torch.minimum(rounded, own * FINE)
 
 
 def _evident(readings: Readings) -> Tensor:
     """(k,) bool: something besides its label speaks for the reading."""
-    return readings.exact | (readings.support > 1)
+    return readings.exact | readings.proven | (readings.support > 1)
 
 
 def _undecided_loss(predicted: Tensor) -> Tensor:

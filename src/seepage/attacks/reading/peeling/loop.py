@@ -159,6 +159,7 @@ class Peeling:
             undecided=snapped.undecided,
             spoiled=snapped.spoiled,
             moved=torch.full_like(observed, torch.inf),  # not alone at its row
+            evidence=torch.zeros_like(observed),
         )
         possible = readings.select(snapped.possible.nonzero().squeeze(1))
         new = self._certify(self.reader.distinct(possible, self.found))

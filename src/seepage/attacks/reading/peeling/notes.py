@@ -179,8 +179,8 @@ def _certificates(peeling: Peeling, outcome: Outcome) -> list[str]:
         )
     if outcome.alike:
         notes.append(
-            f"{outcome.alike} reading(s) lie on no grid and count more than once: each may be the mean of "
-            "examples that are nearly alike, so they are not claimed."
+            f"{outcome.alike} reading(s) lie on no grid, and nothing says that each counts once: each may be "
+            "the mean of examples that are nearly alike, so they are not claimed."
         )
     if outcome.coarse:
         notes.append(

@@ -14,8 +14,9 @@ from torch import Tensor
 from seepage.attacks.reading.peeling.codes import Code
 from seepage.attacks.reading.peeling.loop import Peeling
 from seepage.attacks.reading.peeling.residual import Found, row_norms
-from seepage.attacks.reading.peeling.tolerances import BEYOND, FEW, SURE
-from seepage.attacks.reading.scale import counts_several_times
+from seepage.attacks.reading.peeling.tolerances import BEYOND, FEW, PROOF, SURE
+from seepage.attacks.reading.products import each_counts_once
+from seepage.attacks.reading.scale import as_declared, counts_several_times
 from seepage.models.precision import EXACT
 
 
@@ -59,7 +60,7 @@ class Outcome:
         if int((doubtful & ~stands).sum()) > FEW * int(doubtful.sum()):
             stands = stands & found.exact
         coarse = doubtful & ~_accurate(found, peeling.code)
-        alike = doubtful & counts_several_times(peeling.scale, peeling.expected)
+        alike = doubtful & _may_count_several(peeling)
         certified = stands & ~coarse & ~alike
         total = (peeling.residual.norm * abs(peeling.residual.factor)).double().norm()
         fires = (found.signals != 0).any(0)
@@ -73,6 +74,22 @@ class Outcome:
             residual=float(norm.double().norm() / total),
             agreement=float(clear[fires].double().mean()) if bool(fires.any()) else 0.0,
         )
+
+
+def _may_count_several(peeling: Peeling) -> bool:
+    """Whether the update may hold several that are nearly alike wherever one was found.
+
+    Where none has a row to itself, or the update was changed since it was computed, the declared number is
+    taken at its word; see `each_counts_once` for the others.
+    """
+    scale, expected, found = peeling.scale, peeling.expected, peeling.found
+    declared = as_declared(scale, expected)
+    plain = found.round == 0
+    if peeling.residual.computed is None or not bool(plain.any()):
+        return not declared
+    # What lies on an alphabet is no mean of several.
+    evidence = torch.where(found.exact, PROOF, found.evidence)[plain]
+    return counts_several_times(scale, expected) or not each_counts_once(evidence, declared=declared)
 
 
 def _accurate(found: Found, code: Code) -> Tensor:

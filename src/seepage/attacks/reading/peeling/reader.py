@@ -16,6 +16,7 @@ from seepage.attacks.reading.peeling.codes import Code, Snapped
 from seepage.attacks.reading.peeling.readings import Readings
 from seepage.attacks.reading.peeling.residual import Found, Residual, Rows, row_norms
 from seepage.attacks.reading.peeling.tolerances import BLOCK_BYTES, READABLE, SURE
+from seepage.attacks.reading.products import joint_evidence, product_evidence, products_first
 from seepage.attacks.reading.rows import SKETCH, agreeing_rows, representatives
 from seepage.attacks.reading.scale import TOGETHER
 from seepage.models.precision import EXACT
@@ -46,8 +47,10 @@ class RowReader:
         ok = ok.nonzero().squeeze(1)
         if len(ok) == 0:
             return Readings.none(self.residual.weight)
-        best, support = representatives(agreeing_rows(rows.scan.sketch[ok]), 1 / error[ok])
+        groups, evidence = agreeing_rows(rows.scan.sketch[ok]), self._evidence(rows.index[ok], found)
+        best, support = representatives(groups, products_first(1 / error[ok], evidence))
         kept = ok[best.to(ok.device)]
+        single = torch.zeros_like(rows.bias[kept]) if evidence is None else joint_evidence(groups, evidence)
         support = support.to(kept.device)
         parts: list[Readings] = []
         seen = TOGETHER if bool(found.exact.any()) else 0
@@ -64,6 +67,7 @@ class RowReader:
                 undecided=snapped.undecided,
                 spoiled=snapped.spoiled,
                 moved=moved,
+                evidence=single[which],
             ).select(snapped.possible.nonzero().squeeze(1))
             seen += int(part.exact.sum())
             # A row of features is as long as one of the gradient: mixtures are dropped as soon as known.
@@ -71,6 +75,13 @@ class RowReader:
             if seen >= TOGETHER and not mixtures:
                 parts = [p.on_alphabet() for p in parts]
         return Readings.joined(parts)
+
+    def _evidence(self, rows: Tensor, found: Found) -> Tensor | None:
+        """(r,) as `product_evidence` has it, of the gradient as it was received: a residual is no product."""
+        computed = self.residual.computed
+        if computed is None or len(found):
+            return None
+        return product_evidence(self.residual.weight, self.residual.bias, rows, computed)
 
     def _in_bounds(self, rows: Rows, error: Tensor) -> Tensor:
         bounds = self.code.bounds()

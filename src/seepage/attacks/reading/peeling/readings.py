@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.reading.peeling.tolerances import ACCIDENTS
+from seepage.attacks.reading.peeling.tolerances import ACCIDENTS, PROOF
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Readings:
     """(k,) bool: as `codes.Snapped` has it."""
     moved: Tensor
     """(k,) relative distance from what was read to the point of the alphabet that took its place."""
+    evidence: Tensor
+    """(k,) that it is the product of one example alone, as `products.joint_evidence` has it; 0: none."""
 
     @staticmethod
     def none(like: Tensor) -> Readings:
@@ -45,6 +47,7 @@ class Readings:
             undecided=whole.bool(),
             spoiled=whole.bool(),
             moved=real,
+            evidence=real,
         )
 
     @staticmethod
@@ -59,6 +62,11 @@ class Readings:
     def on_alphabet(self) -> Readings:
         """Where the data are written in an alphabet, what is plainly beside it is a mixture."""
         return self.select((self.exact | self.undecided).nonzero().squeeze(1))
+
+    @property
+    def proven(self) -> Tensor:
+        """(k,) bool: no other example is in the row."""
+        return self.evidence <= PROOF
 
     def rescaled(self, kappa: float) -> Readings:
         """In units of a mean loss, once the common factor of the gradient is known."""

@@ -53,6 +53,8 @@ class Found:
     """(k,) rows that agreed when it was read."""
     round: Tensor
     """(k,) 0: plain extraction."""
+    evidence: Tensor
+    """(k,) that it is the product of one example alone, as `products.joint_evidence` has it; 0: none."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -73,6 +75,7 @@ class Found:
             row=whole,
             support=whole,
             round=whole,
+            evidence=real.double(),
         )
 
     def typical(self) -> Tensor:
@@ -114,6 +117,7 @@ class Residual:
         groups: int = 1,
         seed: int = 0,
         signal_rounding: float = ROUNDING,
+        computed: torch.dtype | None = None,
     ) -> None:
         self.precision = gradient.precision
         self.signal_rounding = signal_rounding
@@ -121,6 +125,8 @@ class Residual:
         self.factor = 1.0 if gradient.scale is None else gradient.scale
         self.groups = groups
         self.seed = seed
+        self.computed = computed
+        """As `products.as_computed` has it."""
         self.rounding: tuple[Tensor, Tensor] | None = None
         self.norm = torch.cat([row_norms(b) for b in self.weight.split(self._block())])  # (N,), unscaled
 

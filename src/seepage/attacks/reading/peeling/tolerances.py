@@ -7,12 +7,16 @@ be large. Those that are left are budgets of work, or shares that a test shows t
 
 from __future__ import annotations
 
+import math
+
 from seepage.models.precision import EXACT
 from seepage.models.signals import ROUNDING
 
 SURE = 5.0
 """Root mean squares that an error may be large. Derived: of normal errors, one in 1.7 million is larger, and
 a row has some hundred to some thousand values."""
+PROOF = math.log(math.erfc(SURE / 2**0.5))
+"""Logarithm of a chance that proves. Derived: that of `SURE`, one in 1.7 million."""
 BEYOND = 2 * SURE
 """Times its expected rounding from which on a number is no rounding. Derived: `SURE` for each of the two that
 are compared."""

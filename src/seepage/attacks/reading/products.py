@@ -1,0 +1,134 @@
+"""Whether a row of a gradient is one product: floating point itself is an alphabet that mixtures do not have.
+
+Where one example alone activates a neuron, every other term of G_w[i] = sum_j d_ji x_j and of
+G_b[i] = sum_j d_ji is exactly 0. What is received is then fl(d_i x_m) and d_i: the product of two
+floating-point numbers, rounded once. Conversely, with d_i = s 2^e, 1 <= s < 2, the products d_i x of
+neighbouring x lie s last digits apart as long as they stay below the next power of two: of all numbers there,
+only one in s is such a product. A row that holds two examples, however alike they are, hits one at each value
+with a probability of 1 / s.
+
+No batch size, label, range or alphabet of the data is needed for that. It holds for a gradient as it was
+computed: a cast, a factor (clipping) or a difference of weights leaves no product, and nothing is proven.
+Copies of one example that have the same label are such a product too, of that example and twice its d. So are
+two examples that have exactly the same d, as where the loss is saturated: the caller rules those out.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.reading.peeling.tolerances import ACCIDENTS, BLOCK_BYTES, PROOF
+from seepage.attacks.reading.scale import TOGETHER
+from seepage.core.types import Exchange, UpdateKind
+from seepage.models.gradients import LayerGradient
+from seepage.models.precision import Precision
+
+_VALUES = 1024
+"""Values of a row that are looked at. Cost: some hundred prove it, and another example in the row changes
+d_i, which shows in all of them."""
+
+
+def as_computed(exchange: Exchange, gradient: LayerGradient) -> torch.dtype | None:
+    """The type a gradient was computed in; None where its numbers were changed since, or are too coarse."""
+    if exchange.update.kind is not UpdateKind.GRADIENT or len(exchange.clients) > 1:
+        return None
+    for dtype in (torch.float32, torch.float64):
+        if gradient.precision == Precision.of_type(dtype):
+            return dtype
+    return None
+
+
+def product_evidence(weight: Tensor, bias: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """(r,) logarithm of the chance that `rows` (r,) would be products if they were mixtures; inf: none.
+
+    weight (N, m) and bias (N,) of a gradient; dtype: as `as_computed` has it.
+
+    >>> _ = torch.manual_seed(0)
+    >>> x, d = torch.rand(2, 300), torch.tensor([[0.3], [0.37]])
+    >>> mixed, b = d[0] * x[0] + d[1] * (x[0] + 1e-4), d.sum(0)
+    >>> weight, bias = torch.stack([d[0] * x[0], mixed]), torch.cat([d[0], b])
+    >>> evidence = product_evidence(weight, bias, torch.arange(2), torch.float32)
+    >>> bool(evidence[0] < -14), float(evidence[1])
+    (True, inf)
+    """
+    some = torch.linspace(0, weight.shape[1] - 1, min(_VALUES, weight.shape[1])).round().long()
+    at, each = some.to(weight.device), max(1, BLOCK_BYTES // max(1, len(some) * weight.element_size()))
+    parts = [
+        _evidence(weight[part.unsqueeze(1), at].to(dtype), bias[part].to(dtype).unsqueeze(1))
+        for part in rows.split(each)
+    ]
+    return torch.cat(parts)
+
+
+def _evidence(g: Tensor, d: Tensor) -> Tensor:
+    """As `product_evidence`, of rows (r, v) and d (r, 1) in the type they were computed in."""
+    x = g / d  # the nearest number; that of a product is it or its neighbour
+    up, down = (torch.nextafter(x, torch.full_like(x, end)) for end in (torch.inf, -torch.inf))
+    product = (x * d == g) | (up * d == g) | (down * d == g)
+    digits, exponent = torch.frexp(g)
+    significand, of_d = torch.frexp(d)
+    of_x = torch.frexp(x)
+    full = g.abs() > torch.finfo(g.dtype).tiny  # below, products lose digits
+    # |x| = 2^k has a product in every mixture of examples that agree there.
+    below = (exponent < of_d + of_x.exponent) & (of_x.mantissa.abs() != 0.5) & full
+    # Values that a power of two parts are rounded alike: equal digits are no new evidence.
+    seen = torch.where(below, digits.abs(), torch.zeros_like(digits)).sort(dim=1).values
+    different = (seen.diff(dim=1, prepend=torch.zeros_like(seen[:, :1])) != 0).sum(1)
+    chance = -different * (2 * significand.abs().double()).log().squeeze(1)
+    refuted = (~product & full).any(1)
+    return torch.where(refuted, torch.inf, chance)
+
+
+def each_counts_once(evidence: Tensor, *, declared: bool) -> bool:
+    """Whether readings of evidence (k,), whose signals agree on what one example counts, show that.
+
+    Means of examples that are nearly alike agree too, on twice as much. Where it is what was `declared`,
+    products must not speak against it: none is refuted, or one of so many is there by no accident. Else they
+    must prove it: `TOGETHER` of them, or all of them together.
+
+    >>> each_counts_once(torch.tensor([-2.0, -1.0]), declared=True)
+    True
+    >>> each_counts_once(torch.tensor([-2.0, torch.inf]), declared=True)
+    False
+    >>> each_counts_once(torch.tensor([-16.0, -17.0, torch.inf]), declared=False)
+    True
+    """
+    if not len(evidence):
+        return False
+    if declared:
+        best = float(evidence.min()) + math.log(len(evidence))
+        return bool(evidence.isfinite().all()) or best <= math.log(ACCIDENTS)
+    enough = len(evidence) >= TOGETHER and float(evidence.sum()) <= PROOF
+    return enough or int((evidence <= PROOF).sum()) >= TOGETHER
+
+
+def products_first(strength: Tensor, evidence: Tensor | None) -> Tensor:
+    """Strengths (r,) of rows, in their order, with those that are no products behind all others.
+
+    >>> products_first(torch.tensor([2.0, 1.0]), torch.tensor([torch.inf, 0.0])).tolist()
+    [1.0, 2.0]
+    """
+    if evidence is None:
+        return strength
+    order = strength.argsort(stable=True).argsort(stable=True).double()
+    return torch.where(evidence.isfinite(), order + len(order), order)
+
+
+def joint_evidence(groups: Tensor, evidence: Tensor) -> Tensor:
+    """(k,) evidence of groups 0 to k - 1 of rows (r,) that show the same; inf where none is a product.
+
+    Rows count together where all are products; else the best one of so many that were tried.
+
+    >>> evidence = torch.tensor([-8.0, -9.0, -20.0, torch.inf, torch.inf, torch.inf])
+    >>> [round(e, 1) for e in joint_evidence(torch.tensor([0, 0, 1, 1, 2, 2]), evidence).tolist()]
+    [-17.0, -19.3, inf]
+    """
+    groups = groups.to(evidence.device)
+    count = torch.bincount(groups)
+    total = torch.zeros(len(count), dtype=torch.float64, device=evidence.device)
+    total.index_add_(0, groups, evidence.double())
+    best = torch.full_like(total, torch.inf).scatter_reduce_(0, groups, evidence.double(), "amin")
+    return torch.minimum(total, best + count.log().clamp_min(0))
