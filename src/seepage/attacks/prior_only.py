@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -29,7 +29,13 @@ class PriorOnly(Attack):
         self.samples = samples
 
     def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
-        counts = [e.update.num_examples or 1 for e in exchanges]
+        return self._answer(iter(exchanges), known)
+
+    def _answer(self, exchanges: Iterator[Exchange], known: Knowledge) -> Reconstruction:
+        return self.guess([e.update.num_examples or 1 for e in exchanges], known)
+
+    def guess(self, counts: Sequence[int], known: Knowledge) -> Reconstruction:
+        """From the number of examples behind each update, which is all that counts of one."""
         several = max(counts) <= MOST_COPIES
         copies = max(counts) if several else 1
         return Reconstruction(

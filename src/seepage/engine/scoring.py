@@ -50,9 +50,16 @@ class Rated:
     """Candidates matched with the examples, and their scores."""
 
     pairing: Pairing
-    values: Tensor
-    """(n, ...) the candidate of each example."""
+    kept: Tensor
+    """(n, ...) the candidate of each example; where `chosen` is given, those that it chooses from."""
     scores: dict[str, Tensor]
+    chosen: Tensor | None = None
+    """(n,) which of the kept ones is each example's: many share one of a few guesses."""
+
+    @property
+    def values(self) -> Tensor:
+        """(n, ...) the candidate of each example."""
+        return self.kept if self.chosen is None else self.kept[self.chosen]
 
 
 @dataclass
@@ -108,7 +115,7 @@ def score(
         truth=truth,
         matched=own.values,
         true_label_counts=counts,
-        columns=_columns(own, guess.values, truth, views, public),
+        columns=_columns(own, guess, truth, views, public),
     )
 
 
@@ -127,7 +134,10 @@ def rated(
     flat = _flat_guess(truth, views.space, views.spec)
     values = _matched(candidates, pairing.candidate[some], flat)
     # exact by the pairing: an example without a candidate never is, whatever the flat guess scores
-    return Rated(pairing, values, _scores(values, truth, views, metrics, exact=pairing.exact[some]))
+    scores = _scores(values, truth, views, metrics, exact=pairing.exact[some])
+    if result.shared and bool(pairing.recovered.all()):
+        return Rated(pairing, candidates, scores, chosen=pairing.candidate)
+    return Rated(pairing, values, scores)
 
 
 def _scores(
@@ -140,12 +150,12 @@ def _scores(
 
 
 def _columns(
-    own: Rated, guess: Tensor, truth: Tensor, views: Views, public: Batch | None
+    own: Rated, guess: Rated, truth: Tensor, views: Views, public: Batch | None
 ) -> tuple[ColumnRecord, ...]:
     if views.space != INPUT_SPACE or views.spec.modality is not Modality.TABULAR:
         return ()
     rebuilt = own.values.masked_fill(~own.pairing.recovered.unsqueeze(1), torch.nan)
-    return column_records(rebuilt, guess, truth, spec=views.spec, rule=views.of(0).rule, public=public)
+    return column_records(rebuilt, guess.values, truth, spec=views.spec, rule=views.of(0).rule, public=public)
 
 
 def _reference(truth: Tensor, views: Views) -> Tensor | None:
@@ -158,6 +168,8 @@ def _reference(truth: Tensor, views: Views) -> Tensor | None:
 
 def _matched(candidates: Tensor, chosen: Tensor, flat: Tensor) -> Tensor:
     """(n, ...) the candidate of each example, or the flat guess where the `chosen` (n,) one is -1."""
+    if bool((chosen >= 0).all()):
+        return candidates[chosen]
     values = flat.to(candidates.dtype).clone()
     values[chosen >= 0] = candidates[chosen[chosen >= 0]]
     return values
@@ -206,6 +218,7 @@ def _examples(
 ) -> tuple[Example, ...]:
     played, spec = views.played, views.spec
     as_text = views.space == INPUT_SPACE and spec.modality is Modality.TEXT
+    values = rated.values if as_text else None
     own, other, what = (_by_example(columns) for columns in (rated.scores, guess, traits))
     clients, labels = played.truth_clients.tolist(), played.truth.labels.tolist()
     return tuple(
@@ -219,7 +232,7 @@ def _examples(
             claimed=candidate >= 0 and bool(claimed[candidate]),
             traits=what[i],
             truth_text=read_text(played.truth.inputs[i], spec) if as_text else None,
-            reconstruction_text=read_text(rated.values[i], spec) if as_text and candidate >= 0 else None,
+            reconstruction_text=read_text(values[i], spec) if values is not None and candidate >= 0 else None,
         )
         for i, candidate in enumerate(rated.pairing.candidate.tolist())
     )

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from seepage.attacks.prior_only import PriorOnly
-from seepage.core.types import Batch, Knowledge, Reconstruction
+from seepage.core.types import Batch, Grant, Knowledge, Reconstruction
 from seepage.engine.prepare import Prepared
 from seepage.engine.recording import Recording
 from seepage.engine.scoring import Beside
 from seepage.engine.source import Simulation, Source
 from seepage.protocol import Played, knowledge
 from seepage.protocol.played import PlayedAgain
+from seepage.protocol.threat import effective_grants
 from seepage.protocol.widening import wide_batch
 
 
@@ -61,7 +62,13 @@ class Shared:
         return self.guesses_about(self.honest)
 
     def guesses_about(self, played: Played) -> Reconstruction:
-        return PriorOnly().run(played.exchanges, self.known_to_baseline)
+        known = self.known_to_baseline
+        if not isinstance(played.exchanges, PlayedAgain):
+            return PriorOnly().run(played.exchanges, known)
+        # Nobody trains for a guess that looks at no update.
+        spec = self.prepared.spec
+        told = Grant.BATCH_SIZE in effective_grants(self.prepared.threat, spec.protocol.aggregation)
+        return PriorOnly().guess([len(rows) if told else 1 for rows in played.behind], known)
 
     def known_to_server(self) -> Knowledge:
         """By the threat model, for one attack: it may write to the public examples."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,6 +11,9 @@ from torch import Tensor, nn
 from seepage.core.types import Batch, InputSpec, Modality
 from seepage.protocol import training_mode
 from seepage.protocol.losses import next_token
+
+BLOCK = 256
+"""Examples at a time. Cost: what the model makes of them is in memory together."""
 
 
 def example_traits(
@@ -19,13 +24,29 @@ def example_traits(
     distance: root mean square of the difference from the mean public example of the same class (of all
     classes where the class has none), in model units. Not for text.
     """
-    traits = {"loss": _losses(truth, model)}
+    traits = {"loss": _by_blocks(truth, lambda some: _losses(some, model))}
     if public is not None and len(public) and spec.modality is not Modality.TEXT:
-        overall = public.inputs.mean(dim=0)
-        of_class = {int(c): public.inputs[public.labels == c].mean(dim=0) for c in public.labels.unique()}
-        centres = torch.stack([of_class.get(int(label), overall) for label in truth.labels])
-        traits["distance"] = (truth.inputs - centres).flatten(1).square().mean(dim=1).sqrt().cpu()
+        centre = _centres(public)
+        traits["distance"] = _by_blocks(truth, lambda some: _distances(some, centre))
     return traits
+
+
+def _by_blocks(truth: Batch, measure: Callable[[Batch], Tensor]) -> Tensor:
+    """(n,) of all examples, some at a time: what a model makes of ten thousand at once fills the memory."""
+    starts = range(0, len(truth), BLOCK)
+    return torch.cat([measure(truth.select(slice(start, start + BLOCK))) for start in starts])
+
+
+def _centres(public: Batch) -> Callable[[int], Tensor]:
+    """From a class to its mean public example; to that of all classes where it has none."""
+    overall = public.inputs.mean(dim=0)
+    of_class = {int(c): public.inputs[public.labels == c].mean(dim=0) for c in public.labels.unique()}
+    return lambda label: of_class.get(label, overall)
+
+
+def _distances(truth: Batch, centre: Callable[[int], Tensor]) -> Tensor:
+    centres = torch.stack([centre(int(label)) for label in truth.labels])
+    return (truth.inputs - centres).flatten(1).square().mean(dim=1).sqrt().cpu()
 
 
 def _losses(truth: Batch, model: nn.Module) -> Tensor:

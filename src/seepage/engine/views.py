@@ -47,7 +47,8 @@ class Views:
         key = self._key(exchange)
         if key not in self._kept:
             rows = torch.cat([self.played.behind[i] for i in self._sharing[key]]).unique()
-            values = self._shown(self.played.truth.inputs[rows], exchange)
+            inputs = self.played.truth.inputs
+            values = self._shown(inputs if len(rows) == len(inputs) else inputs[rows], exchange)
             rule = exact_rule(self.spec, values, space=self.space, tolerance=self.tolerance)
             self._kept[key] = View(rows, values, rule)
         return self._kept[key]
@@ -57,6 +58,9 @@ class Views:
 
         rows: the n rows of the truth that are asked for; None: all of them.
         """
+        if self.space == INPUT_SPACE:  # alike in all of them: no example is copied
+            inputs = self.played.truth.inputs
+            return self._shown(inputs if rows is None else inputs[rows], 0)
 
         def of(shown_in: int, mine: Tensor) -> Tensor:
             return self._shown(self.played.truth.inputs[mine if rows is None else rows[mine]], shown_in)

@@ -98,9 +98,9 @@ def infer_label_counts(
             f"Labels cannot be read from gradients of the loss '{known.loss}': that needs one of "
             f"{', '.join(sorted(MEAN_LOSSES | SUM_LOSSES))}."
         )
-    evidence = gather_evidence(exchange, known)
-    notes = list(evidence.notes)
     n = exchange.update.num_examples
+    evidence = gather_evidence(exchange, known, by_signs=n == 1 and method in ("auto", "idlg"))
+    notes = list(evidence.notes)
     if n is None:
         n = _search_num_examples(evidence, exchange, known, max_examples=max_examples)
         notes.append(f"The number of examples was not sent; {n} fits the gradient best.")

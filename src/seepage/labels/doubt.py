@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core.types import Exchange, InputSpec, Knowledge, Modality
-from seepage.labels.evidence import Probes, gather_evidence
+from seepage.labels.evidence import FEWEST_PROBES, Probes, affordable_probes, gather_evidence, probed_by
 from seepage.labels.gradient import mean_gradient
 from seepage.labels.methods import bias_counts
 from seepage.models.probes import dummy_inputs
+from seepage.models.remembered import remembered
 
 FLAT_PROBES = 64
 """Flat examples that are probed. Cost: one pass forward for all of them."""
@@ -25,14 +26,21 @@ FLAT_PROBES = 64
 def largest_movement(exchange: Exchange, known: Knowledge, num_examples: int, counts: Tensor) -> float:
     """Examples by which any class' count moves away from `counts` when the probes look different."""
     moved = 0.0
-    for probes in other_probes(known, exchange.broadcast.model):
+    model = exchange.broadcast.model
+
+    def made() -> tuple[Knowledge, list[Probes]]:
+        count = max(FEWEST_PROBES, min(FLAT_PROBES, affordable_probes(known, model)))
+        return known, other_probes(known, model, count=count)
+
+    _, others = remembered(model, ("other probes", probed_by(known)), made)
+    for probes in others:
         evidence = gather_evidence(exchange, known, probes=probes)
         guess = bias_counts(evidence, mean_gradient(evidence, exchange, known, num_examples))
         moved = max(moved, float((guess.counts - counts).abs().max()))
     return moved
 
 
-def other_probes(known: Knowledge, model: nn.Module) -> list[Probes]:
+def other_probes(known: Knowledge, model: nn.Module, *, count: int = FLAT_PROBES) -> list[Probes]:
     """Populations unlike each other, between which the clients' lies: each half of the auxiliary examples, or
     where there are none examples that are flat, at the bottom and at the top of the range.
 
@@ -45,7 +53,7 @@ def other_probes(known: Knowledge, model: nn.Module) -> list[Probes]:
         device = dummy_inputs(known.input, 1, like=model).device
         halves = (public.select(slice(start, None, 2)) for start in (0, 1))
         return [Probes(half.inputs.to(device), half.labels.to(device)) for half in halves]
-    noise = dummy_inputs(known.input, FLAT_PROBES, like=model, seed=known.seed, model_units=known.normalised)
+    noise = dummy_inputs(known.input, count, like=model, seed=known.seed, model_units=known.normalised)
     if known.input.modality is Modality.TEXT:
         # one token all along: a random one for each text, and the padding
         one_token = noise[:, :1].expand_as(noise)

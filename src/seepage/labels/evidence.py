@@ -6,7 +6,7 @@ methods see one thing only: the gradient of the *mean* loss of a softmax layer, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +21,7 @@ from seepage.labels.replay import Stage
 from seepage.models.hooks import watching
 from seepage.models.layers import LinearLayer, output_layer, trace_linear_layers
 from seepage.models.probes import dummy_inputs, run_model
+from seepage.models.remembered import remembered
 from seepage.protocol import training_mode
 
 NOISE_PROBES = 256
@@ -55,10 +56,14 @@ class Probes:
     note: str = ""
 
 
-def gather_evidence(exchange: Exchange, known: Knowledge, *, probes: Probes | None = None) -> Evidence:
+def gather_evidence(
+    exchange: Exchange, known: Knowledge, *, probes: Probes | None = None, by_signs: bool = False
+) -> Evidence:
     """Traces the broadcast model, checks the update against it, and probes the last layer.
 
     probes: in place of the auxiliary examples, or of noise where there are none.
+    by_signs: the bias gradient's signs are all that is wanted, if there are any. Then one probe does, which
+    shows that the model ends in this layer.
     """
     model = exchange.broadcast.model
     layer = output_layer(trace_linear_layers(model, known.input), num_classes=known.input.num_classes)
@@ -74,14 +79,23 @@ def gather_evidence(exchange: Exchange, known: Knowledge, *, probes: Probes | No
             f"The update of the last layer '{layer.name}' is zero, so it carries no labels: the layer was "
             "frozen or its update was withheld."
         )
-    shown = _probes(known, model) if probes is None else probes
+    if probes is None:
+        enough = by_signs and bias is not None and exchange.update.kind is UpdateKind.GRADIENT
+        probes = _one_probe(known, model) if enough else _probes(known, model)
+    shown = probes
     received: dict[str, Tensor] = {name: value.detach() for name, value in model.named_parameters()}
     delta = exchange.update.tensors if exchange.update.kind is UpdateKind.DELTA else {}
 
+    def probe_at(fraction: float, share: float) -> Probe:
+        if fraction == 0:  # the same for every update of this broadcast
+            key = ("received", layer.name, id(shown))
+            _, probe = remembered(model, key, lambda: (shown, _probe(model, layer, received, shown.inputs)))
+        else:
+            probe = _probe(model, layer, _moved(received, delta, fraction), shown.inputs)
+        return replace(probe, share=share)
+
     def probes_at(path: list[tuple[float, float]]) -> tuple[Probe, ...]:
-        return tuple(
-            _probe(model, layer, _moved(received, delta, x), shown.inputs, share) for x, share in path
-        )
+        return tuple(probe_at(fraction, share) for fraction, share in path)
 
     single = layer.out_features == 1
     evidence = Evidence(
@@ -197,22 +211,44 @@ def _read(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> T
     return tensor
 
 
+def probed_by(known: Knowledge) -> Hashable:
+    """Equal where the probes are."""
+    spec = known.input
+    units = spec.value_range, spec.mean, spec.std, spec.vocabulary
+    return spec.shape, units, known.seed, known.normalised, id(known.auxiliary)
+
+
 def _probes(known: Knowledge, model: nn.Module) -> Probes:
+    """The same for every update of a model."""
+    key = ("probes", probed_by(known))
+    return remembered(model, key, lambda: (known, _made_probes(known, model)))[1]
+
+
+def _one_probe(known: Knowledge, model: nn.Module) -> Probes:
+    key = ("one probe", probed_by(known))
+    return remembered(model, key, lambda: Probes(dummy_inputs(known.input, 1, like=model), None))
+
+
+def _made_probes(known: Knowledge, model: nn.Module) -> Probes:
     if known.auxiliary is not None and len(known.auxiliary) > 0:
         batch: Batch = known.auxiliary
         device = dummy_inputs(known.input, 1, like=model).device
         note = f"Mean prediction measured on {len(batch)} auxiliary examples."
         return Probes(batch.inputs.to(device), batch.labels.to(device), note)
-    affordable = PROBE_OPERATIONS // max(1, sum(p.numel() for p in model.parameters()))
-    count = max(FEWEST_PROBES, min(NOISE_PROBES, affordable))
+    count = max(FEWEST_PROBES, min(NOISE_PROBES, affordable_probes(known, model)))
     noise = dummy_inputs(known.input, count, like=model, seed=known.seed, model_units=known.normalised)
     kind = "random tokens" if not noise.is_floating_point() else "random noise"
     return Probes(noise, None, f"Mean prediction measured on {kind}, for there are no auxiliary data.")
 
 
-def _probe(
-    model: nn.Module, layer: LinearLayer, state: Mapping[str, Tensor], inputs: Tensor, share: float
-) -> Probe:
+def affordable_probes(known: Knowledge, model: nn.Module) -> int:
+    """How many examples may be run through the model for labels: a convolution uses a weight many times."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), training_mode(model, False):
+        run_model(model, dummy_inputs(known.input, 1, like=model))
+    return PROBE_OPERATIONS // max(1, int(counter.get_total_flops()) // 2)
+
+
+def _probe(model: nn.Module, layer: LinearLayer, state: Mapping[str, Tensor], inputs: Tensor) -> Probe:
     """Features before and probabilities behind the last layer, without touching the broadcast model."""
     with torch.no_grad(), training_mode(model, False), watching(model, layer.name) as seen:
         output = run_model(lambda x: functional_call(model, dict(state), (x,)), inputs).double()
@@ -222,7 +258,7 @@ def _probe(
         weight, bias = torch.cat([weight * 0, weight]), torch.cat([bias * 0, bias])
         output = output.reshape(len(inputs), -1)
         output = torch.cat([output * 0, output], dim=1)
-    probe = Probe(weight=weight, bias=bias, features=seen[0].double(), share=share)
+    probe = Probe(weight=weight, bias=bias, features=seen[0].double(), share=1.0)
     expected = probe.softmax(probe.features)
     if output.shape != expected.shape or not torch.allclose(output.softmax(1), expected, atol=1e-3):
         raise NotApplicable(

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from seepage.core.errors import NotApplicable
 from seepage.core.types import InputSpec, Modality
 from seepage.models.hooks import hooked, modules_of
 from seepage.models.probes import PROBE_EXAMPLES, dummy_inputs, run_model, same_values
+from seepage.models.remembered import remembered
 from seepage.protocol import training_mode
 from seepage.protocol.widening import model_placement
 
@@ -68,19 +68,8 @@ def trace_linear_layers(model: nn.Module, spec: InputSpec) -> list[LinearLayer]:
     >>> [(layer.weight, layer.reads, layer.followed_by_relu) for layer in trace_linear_layers(model, spec)]
     [('1.weight', 'input', True), ('3.weight', 'features', False)]
     """
-    # An attack asks several times (check, read, labels), and running a wide model is what costs. In-place
-    # changes of a parameter raise its version, so a stale trace is never returned.
-    state = (
-        spec.shape,
-        spec.vocabulary,
-        *((id(p), p._version, p.requires_grad) for p in model.parameters()),
-    )
-    if model not in _traced or _traced[model][0] != state:
-        _traced[model] = (state, _trace(model, spec))
-    return list(_traced[model][1])
-
-
-_traced: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], list[LinearLayer]]] = WeakKeyDictionary()
+    key = ("linear layers", spec.shape, spec.vocabulary)
+    return list(remembered(model, key, lambda: _trace(model, spec)))
 
 
 def _trace(model: nn.Module, spec: InputSpec) -> list[LinearLayer]:

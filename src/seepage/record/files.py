@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from seepage.core.errors import LogError
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | Callable[[str], None]) -> None:
     """Write to a temporary file beside `path`, flush it to disk, then rename: readers never see a part.
 
     The file gets mode 0600, and folders that are not there yet get 0700.
+    content: or what writes it to the file of a given name, so that it is never in memory as a whole.
     """
     _make_folder(path.parent)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
+            if isinstance(content, bytes):
+                file.write(content)
+                file.flush()
+            else:
+                content(temporary)
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     finally:

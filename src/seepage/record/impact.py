@@ -10,6 +10,8 @@ from seepage.record.cell import Cell
 from seepage.record.refs import Record
 
 _PERMUTATIONS = 2000
+_BLOCK = 2**20
+"""Ranks that are permuted at a time, for bounded memory."""
 
 
 class Association(Record):
@@ -94,8 +96,9 @@ def _associate(trait: str, batches: Sequence[_Ranks], seed: int) -> Association:
     observed = sum(float(x @ y) for x, y in batches) / total
     permuted = np.zeros(_PERMUTATIONS)
     for x, y in batches:
-        shuffled = rng.permuted(np.tile(x, (_PERMUTATIONS, 1)), axis=1)  # (permutations, n)
-        permuted += shuffled @ y
+        for part in np.array_split(permuted, -(-_PERMUTATIONS * len(x) // _BLOCK)):
+            shuffled = rng.permuted(np.tile(x, (len(part), 1)), axis=1)  # (permutations, n)
+            np.add(part, shuffled @ y, out=part)
     extreme = int((np.abs(permuted / total) >= abs(observed) - 1e-12).sum())
     return Association(
         trait=trait,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file, save_file
 
 from seepage.core.errors import LogError
 from seepage.record.cell import Cell
@@ -181,7 +181,9 @@ class RunFolder:
             file.unlink(missing_ok=True)
         if arrays:
             contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-            write_atomically(self.cell_file(cell.id, ".safetensors"), save(contiguous))
+            write_atomically(
+                self.cell_file(cell.id, ".safetensors"), lambda file: save_file(contiguous, file)
+            )
         if picture is not None:
             write_atomically(self.picture_file(cell.id), picture)
         sums = {kind: file_checksum(file) for kind, file in self._beside(cell.id)}
