@@ -51,7 +51,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     from seepage.engine import scoring, source
 
     count(source.Simulation, "play", "rounds")
-    count(PriorOnly, "reconstruct", "guesses")
+    count(PriorOnly, "guess", "guesses")
     count(scoring, "score_examples", "scored")
     count(scoring, "example_traits", "traits")
     count(Prepared, "model", "models")

@@ -20,9 +20,9 @@ def remembered(model: nn.Module, key: Hashable, find: Callable[[], Found]) -> Fo
     change in place raises a tensor's version, so nothing stale is returned.
 
     >>> model = nn.Linear(1, 1)
-    >>> first = remembered(model, "sum", lambda: float(model.weight.sum()))
+    >>> first = remembered(model, "sum", lambda: model.weight.sum().item())
     >>> _ = nn.init.ones_(model.weight)
-    >>> remembered(model, "sum", lambda: float(model.weight.sum()))
+    >>> remembered(model, "sum", lambda: model.weight.sum().item())
     1.0
     """
     state = (
