@@ -9,6 +9,7 @@ from seepage.core.types import Grant
 from seepage.defenses import DefenseEntry
 from seepage.engine.spec import DefenseSpec, ProtocolSpec
 from seepage.protocol import ThreatModel
+from seepage.protocol.threat import sees_each_update
 
 
 def check_view(threat: ThreatModel, protocol: ProtocolSpec) -> None:
@@ -21,6 +22,11 @@ def check_view(threat: ThreatModel, protocol: ProtocolSpec) -> None:
         raise SpecError(
             f"under the threat model '{threat.name}' the server sees only aggregates, but aggregation = "
             "'per_client' makes none: set aggregation to mean, secure_sum or median."
+        )
+    if protocol.audited is not None and not sees_each_update(threat, protocol.aggregation):
+        raise SpecError(
+            "protocol.audited draws some clients, but this server sees only an aggregate that all clients "
+            "are behind: leave it out, or let the server see each update."
         )
 
 

@@ -71,7 +71,7 @@ def in_words(header: RunHeader, todo: Sequence[Job], workers: int) -> str:
 def examples(points: Points, number: int) -> int:
     """All that the clients of one point train on."""
     protocol = points[number].spec.protocol
-    return protocol.batch_size * protocol.clients * protocol.rounds
+    return protocol.batch_size * protocol.played * protocol.rounds
 
 
 def _known(header: RunHeader, job: Job) -> float | None:

@@ -80,6 +80,7 @@ class Points:
         protocol = audited.spec.protocol.model_copy(
             update={
                 "clients": wanted.clients,
+                "audited": None,
                 "rounds": wanted.examples // audited.spec.protocol.batch_size,
                 "fresh_batches": True,
             }

@@ -181,7 +181,7 @@ class Prepared:
         per_round = protocol.batch_size * (protocol.rounds if protocol.fresh_batches else 1)
         held = draw_clients(
             self.dataset.labels,
-            clients=protocol.clients,
+            clients=protocol.played,
             examples_each=per_round,
             scheme=protocol.partition,
             alpha=protocol.dirichlet_alpha,

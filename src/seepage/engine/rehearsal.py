@@ -198,6 +198,6 @@ def updates_of(prepared: Prepared) -> int:
     """Updates that a passive server has of one cell: each is searched by itself."""
     protocol = prepared.spec.protocol
     if sees_each_update(prepared.threat, protocol.aggregation):
-        return protocol.rounds * protocol.clients
+        return protocol.rounds * protocol.played
     groups = protocol.clients // protocol.minimum_honest if protocol.fakes else 1
     return protocol.rounds * max(1, groups)

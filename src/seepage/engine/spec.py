@@ -106,6 +106,9 @@ class ProtocolSpec(_Strict):
     """secure_sum: all-zero contributions that a dishonest server adds to a victim's (Section 10.4)."""
     minimum_honest: Count = 1
     """secure_sum: contributors that must prove to each other that they are honest, or nobody sends."""
+    audited: Count | None = None
+    """So many of the clients, drawn at random, are played and attacked, for a server that sees each update;
+    what they show about the others is reported with an interval. None: all of them."""
     attacked: Count | None = None
     """The server attacks so many of the updates only, the longest first: they say most. None: all of them."""
     partition: Annotated[str, Field(pattern=r"^(iid|dirichlet|distinct|[\w.]+:\w+)$")] = "iid"
@@ -131,6 +134,24 @@ class ProtocolSpec(_Strict):
     loss: str = "auto"
     batch_norm: Literal["eval", "train"] = "eval"
     send_buffers: Switch = False
+
+    @property
+    def played(self) -> int:
+        """Clients that are played."""
+        return self.clients if self.audited is None else self.audited
+
+    @model_validator(mode="after")
+    def _drawn_from_all(self) -> Self:
+        if self.audited is None:
+            return self
+        if self.audited > self.clients:
+            raise ValueError(f"audited is {self.audited}, but there are only {self.clients} clients")
+        if self.rounds > 1 or self.attacked is not None:
+            raise ValueError(
+                "audited clients are a random sample of one round: later models come from all clients, and "
+                "attacked takes the longest updates; leave rounds and attacked out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _only_in_secure_sums(self) -> Self:

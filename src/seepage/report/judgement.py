@@ -12,6 +12,7 @@ from seepage.names.metrics import leading
 from seepage.record import BASELINE, AttackSummary, AuditLog, Cell
 from seepage.report.gaps import Spoiled, gaps, nothing_finished
 from seepage.report.lead import labels_lead, lead
+from seepage.report.sampled import beyond_the_sample
 from seepage.report.unchecked import without_truth
 from seepage.report.vantage import server, vantage
 from seepage.report.words import NOUNS, percent, sentence, share, things, unit, with_interval
@@ -283,6 +284,7 @@ def _caveats(log: AuditLog, best: _Finding, guess: AttackSummary | None) -> list
         said.append(f"Measured on one batch of {count}: the interval says nothing about other batches.")
     else:
         said.append(f"Measured on {count} in {summary.cells} batches, one for each {unit(log.header)}.")
+    said += beyond_the_sample(log.header, _finished(log, summary))
     labels = summary.scores.get("label_accuracy")
     if labels and best.kind != "labels" and "labels" not in log.header.threat.grants:
         base = guess.scores.get("label_accuracy") if guess else None

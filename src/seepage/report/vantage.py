@@ -22,6 +22,13 @@ def protocol(header: Header) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def looked_at(header: Header) -> tuple[int | None, int]:
+    """How many clients were drawn to be looked at, None where all were; and how many there are."""
+    clients = _whole(protocol(header).get("clients")) or 1
+    audited = _whole(protocol(header).get("audited"))
+    return (None if audited is None or audited >= clients else audited), clients
+
+
 def vantage(log: AuditLog, summary: AttackSummary) -> str:
     """What this attack looked at in each run, e.g. `from one update in each of 3 runs`."""
     clients = _clients(log, summary)
@@ -38,7 +45,9 @@ def vantage(log: AuditLog, summary: AttackSummary) -> str:
         owners = "1 client's update" if clients == 1 else f"{clients} clients' updates"
         seen = f"the {kind} of {owners}{over}"
     elif clients > 1:
-        seen = f"the updates of {clients} clients{over}"
+        audited, _ = looked_at(log.header)
+        some = "" if audited is None else f"{audited} of "
+        seen = f"the updates of {some}{clients} clients{over}"
     else:
         seen = f"{rounds} updates" if rounds > 1 else "one update"
     runs = f" in each of {summary.cells} runs" if summary.cells > 1 else ""
