@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seepage.core.errors import NotApplicable
-from seepage.core.types import Exchange, Knowledge, UpdateKind
+from seepage.core.types import Exchange, Knowledge, LocalTraining, UpdateKind
 from seepage.models.layers import LinearLayer
 from seepage.models.precision import Precision, precision_of
 from seepage.protocol.widening import wide
@@ -61,14 +61,25 @@ def layer_gradient(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> 
     # An aggregate's clients each ran their own steps on their share of the examples.
     steps = None if examples is None else local.num_steps(max(1, examples // len(exchange.clients)))
     if local.weight_decay and steps is not None:
-        # delta = -lr * (g + wd * w) for one step; over several, w is taken at its received value.
         model = exchange.broadcast.model
-        decay = local.lr * local.weight_decay * steps
+        decay = _decayed(local, steps)
         weight = weight + decay * model.get_parameter(layer.weight).detach().to(weight)
         if layer.bias is not None:
             bias = bias + decay * model.get_parameter(layer.bias).detach().to(bias)
     scale = -1.0 / (local.lr * steps) if steps else None
     return LayerGradient(weight, bias, scale=scale, steps=steps, precision=precision)
+
+
+def _decayed(local: LocalTraining, steps: int) -> float:
+    """The share of the received weights that weight decay takes away in so many steps of SGD.
+
+    Each step is linear in the weights and the gradients, so it is what one weight of 1 loses without any.
+    """
+    weight, velocity = 1.0, 0.0
+    for _ in range(steps):
+        velocity = local.momentum * velocity + local.weight_decay * weight
+        weight -= local.lr * velocity
+    return 1.0 - weight
 
 
 def one_step_gradient(exchange: Exchange, known: Knowledge) -> dict[str, Tensor]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
-from seepage.core.types import InputSpec
+from seepage.core.types import InputSpec, LocalTraining
 from seepage.models.hooks import CHUNK, fed, tapped
 from seepage.models.layers import LinearLayer
 from seepage.models.precision import Precision, precision_of
@@ -80,6 +82,20 @@ class BackwardSignals:
 
     def _dummy(self, count: int) -> Tensor:
         return dummy_inputs(self.spec, count, like=self.model)
+
+
+def draws_chances(model: nn.Module, local: LocalTraining | None) -> bool:
+    """Whether clients compute with dropout masks or batch statistics, which no server can foretell.
+
+    >>> draws_chances(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), LocalTraining(batch_norm="train"))
+    True
+    """
+    if local is None or local.batch_norm != "train":
+        return False
+    return any(
+        isinstance(module, _BatchNorm) or (isinstance(module, _DropoutNd) and module.p > 0)
+        for module in model.modules()
+    )
 
 
 def predicted_bias_gradients(

@@ -3,7 +3,8 @@
 Plain extraction (Boenisch et al. 2021, Section 5) reads an example only where it alone activates a neuron.
 But the server knows the model: of an example it has read it can compute the whole contribution to the
 gradient, take it away, and read the next one from what is left. `peeling.loop` has the loop. Where no neuron
-is alone, `unmixing` takes apart what is left, and peeling goes on.
+is alone, `unmixing` takes apart what is left, and peeling goes on. Where the server cannot compute what an
+example sent (several local steps, dropout), `patterns` goes by the alphabet and activation patterns alone.
 
 Passive: no weight is changed. The crafting attacks use `peel` as their reader.
 """
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.reading.analytic_extraction import with_labels
 from seepage.attacks.reading.bias_free import choose_bias_free, read_bias_free
+from seepage.attacks.reading.patterns.by_alphabet import ByAlphabet, Gates, read_by_alphabet
+from seepage.attacks.reading.patterns.notes import describe_by_alphabet
 from seepage.attacks.reading.peeling.codes import Code, choose_code
 from seepage.attacks.reading.peeling.loop import Peeling
 from seepage.attacks.reading.peeling.notes import describe
@@ -47,7 +50,7 @@ from seepage.models.gradients import Decode, LayerGradient, layer_gradient
 from seepage.models.invertible import inputs_of
 from seepage.models.layers import LinearLayer
 from seepage.models.precision import EXACT
-from seepage.models.signals import BackwardSignals
+from seepage.models.signals import BackwardSignals, draws_chances
 
 
 class ExactExtraction(PerUpdateAttack):
@@ -137,12 +140,13 @@ def _peeled(
         unmixer=Unmixer(signals.parameters, made_up, seed=known.seed, budget=budget),
         kappa=expected_kappa(exchange, known),
     )
-    if gradient.steps in (1, None):
+    if gradient.steps in (1, None) and not draws_chances(model, known.local):
         peeling.run()
     else:
         peeling.read_only()
     outcome = Outcome.of(peeling)
-    candidates = _candidates(peeling, outcome)
+    plain = None if bool(outcome.certified.any()) else _by_alphabet(peeling, exchange)
+    candidates = _candidates(peeling, outcome) if plain is None else _of_alphabet(plain)
     counts, label_note = _label_counts(exchange, known, peeling, outcome)
     inputs = code.inputs(candidates.features)
     if inputs is None:
@@ -158,8 +162,36 @@ def _peeled(
         support=candidates.support.cpu(),
         rows=RowCount(total=len(peeling.active), active=int(peeling.active.sum())),
         label_counts=counts,
-        complete=outcome.complete,
-        notes=(*describe(peeling, outcome, exchange, layer, gradient.steps), *label_note),
+        complete=outcome.complete if plain is None else plain.complete,
+        notes=(
+            *describe(peeling, outcome, exchange, layer, gradient.steps, by_alphabet=plain is not None),
+            *(() if plain is None else describe_by_alphabet(plain, exchange)),
+            *label_note,
+        ),
+    )
+
+
+def _by_alphabet(peeling: Peeling, exchange: Exchange) -> ByAlphabet | None:
+    """What needs no backward signal."""
+    residual, moved = peeling.residual, None
+    if exchange.update.kind is UpdateKind.DELTA:
+        moved = (residual.weight, residual.bias)
+    return read_by_alphabet(
+        residual,
+        peeling.reader,
+        peeling.first,
+        peeling.active,
+        Gates(*peeling.signals.parameters, moved=moved),
+        num_examples=exchange.update.num_examples,
+    )
+
+
+def _of_alphabet(read: ByAlphabet) -> _Candidates:
+    """What was read, then what rows share besides, unclaimed."""
+    rest = torch.zeros(len(read.rest), dtype=torch.long, device=read.support.device)
+    claimed = torch.cat([read.claimed, rest.bool()])
+    return _Candidates(
+        torch.cat([read.features, read.rest]), claimed, claimed.double(), torch.cat([read.support, rest])
     )
 
 
@@ -185,7 +217,12 @@ def _residual(
     if exchange.update.kind is UpdateKind.DELTA and layer.bias is not None:
         model = exchange.broadcast.model
         weight, bias = (model.get_parameter(name).detach() for name in (layer.weight, layer.bias))
-        residual.set_rounding(*delta_rounding(weight, bias, precision=signals.precision))
+        # Every step rounds the new weights once more.
+        each = [
+            (gradient.steps or 1) ** 0.5 * part
+            for part in delta_rounding(weight, bias, precision=signals.precision)
+        ]
+        residual.set_rounding(*each)
         if gradient.scale is None:
             residual.factor = -1.0  # the learning rate is unknown, but a step goes downhill
     return residual

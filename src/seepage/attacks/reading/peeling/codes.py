@@ -125,7 +125,7 @@ class NumberCode:
         low, high = self.spec.value_range
         unit = (self.spec.to_raw(inputs).flatten(1) - low) / (high - low)  # (k, values) in [0, 1]
         possible = (unit > -EXACT).all(1) & (unit < 1 + EXACT).all(1)
-        gain = self._gain(readings)
+        gain = self.gain(readings)
         off = ROUNDING if bound is None else bound * gain
         tried = {n: on_grid(unit, n, off, 0.0 if noise is None else noise * gain) for n in self.levels}
         levels, best = max(tried.items(), key=lambda each: int(each[1].exact.sum()))
@@ -138,7 +138,7 @@ class NumberCode:
         features = self._features(snapped.mul_(high - low).add_(low), readings, exact)
         return Snapped(features, exact, possible | exact, best.undecided, spoiled, accident * possible)
 
-    def _gain(self, like: Tensor) -> float:
+    def gain(self, like: Tensor) -> float:
         """By how much a change of what the layer reads changes a value, as a share of the range, at most."""
         assert self.spec.value_range is not None
         low, high = self.spec.value_range

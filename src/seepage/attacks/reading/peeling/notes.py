@@ -17,9 +17,18 @@ from seepage.models.precision import Precision
 
 
 def describe(
-    peeling: Peeling, outcome: Outcome, exchange: Exchange, layer: LinearLayer, steps: int | None
+    peeling: Peeling,
+    outcome: Outcome,
+    exchange: Exchange,
+    layer: LinearLayer,
+    steps: int | None,
+    *,
+    by_alphabet: bool = False,
 ) -> tuple[str, ...]:
-    """Plain sentences: what was read, how sure it is, where it stalled and why."""
+    """Plain sentences: what was read, how sure it is, where it stalled and why.
+
+    by_alphabet: what was read does not rest on signals, and is described elsewhere.
+    """
     what = {"input": "the model's input", "embedding": "token embeddings", "features": "inner features"}
     active, rows = int(peeling.active.sum()), len(peeling.active)
     notes = [
@@ -30,6 +39,8 @@ def describe(
             *notes,
             "The layer's gradient is zero everywhere: no neuron was activated, so nothing can be read.",
         )
+    if by_alphabet:
+        return tuple(notes)
     if steps not in (1, None):
         return (
             *notes,
