@@ -70,6 +70,16 @@ for _data in ("cifar10", "mnist"):
         f"{_data}, dropout, 5 steps": Setting(
             data=_data, local=steps(epochs=5, batch_norm="train"), dropout=0.5
         ),
+        f"{_data}, no bias": Setting(data=_data, local=LocalTraining(), bias=False, bar=0.7),
+        f"{_data}, no bias, mean and std": Setting(
+            data=_data, local=LocalTraining(), bias=False, normalised=True
+        ),
+        f"{_data}, no bias, each twice, moved by 2 steps": Setting(
+            data=_data, local=LocalTraining(), bias=False, change=moved
+        ),
+        f"{_data}, no bias, each twice, 2 steps brighter": Setting(
+            data=_data, local=LocalTraining(), bias=False, change=lambda x: x + 2
+        ),
         f"{_data}, 5 steps, each twice, 2 steps brighter": Setting(
             data=_data, local=steps(epochs=5), change=lambda x: x + 2
         ),

@@ -63,8 +63,9 @@ def test_examples_with_a_neuron_of_their_own_are_read_from_photographs(name: str
     alone = lonely(model, batch) & (different > 11)
     read = (errors(result.values, batch.inputs) <= 1e-5).any(0)
     assert result.space == INPUT_SPACE and bool(alone.any())
-    assert torch.equal(read, alone)
-    assert result.claimed is not None and int(result.claimed.sum()) == int(alone.sum())
+    # What rows of their own leave of other rows is read too, by exact_extraction alone.
+    assert bool(read[alone].all()) and (name == "exact_extraction" or torch.equal(read, alone))
+    assert result.claimed is not None and int(result.claimed.sum()) == int(read.sum())
     assert false_claims(result, batch) == 0
     assert any("has no bias" in note for note in result.notes)
 

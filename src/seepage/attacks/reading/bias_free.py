@@ -212,8 +212,8 @@ def _notes(
             else "have no known range from 0"
         )
         notes.append(
-            f"The values {why}, so that no grid gives the length: directions are shown with their largest "
-            "value at the end of the range (1 where it is unknown), and none is claimed."
+            f"The values {why}, so that no grid gives the length of a single row: directions are shown with "
+            "their largest value at the end of the range (1 where it is unknown), and none is claimed."
         )
     if gradient.steps != 1:
         notes.append("The update sums several (or an unknown number of) local steps: none is claimed.")

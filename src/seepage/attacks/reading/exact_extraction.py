@@ -20,7 +20,8 @@ from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.reading.analytic_extraction import with_labels
 from seepage.attacks.reading.bias_free import choose_bias_free, read_bias_free
 from seepage.attacks.reading.patterns.by_alphabet import ByAlphabet, Gates, read_by_alphabet
-from seepage.attacks.reading.patterns.notes import describe_by_alphabet
+from seepage.attacks.reading.patterns.no_bias import read_without_bias
+from seepage.attacks.reading.patterns.notes import describe_by_alphabet, describe_without_bias
 from seepage.attacks.reading.peeling.codes import Code, choose_code
 from seepage.attacks.reading.peeling.loop import Peeling
 from seepage.attacks.reading.peeling.notes import describe
@@ -81,8 +82,7 @@ class ExactExtraction(PerUpdateAttack):
     def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
         bias_free = choose_bias_free(exchange.broadcast.model, known.input, self.layer)
         if bias_free is not None:
-            read = with_labels(read_bias_free(exchange, known, bias_free), exchange, known)
-            return read.with_notes("Without a bias nothing is peeled: only single rows were read.")
+            return with_labels(_without_bias(exchange, known, bias_free), exchange, known)
         layer = choose_layer(exchange.broadcast.model, known.input, self.layer)
         return peel(exchange, known, layer, budget=self.budget)
 
@@ -121,6 +121,35 @@ def peel(
     if peeled.complete:
         return peeled
     return unite(peeled, plain_readings(exchange, known, layer, decode=decode), known.input)
+
+
+def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> Reconstruction:
+    """Single rows, and what they leave of others; a grid must say how long each example is."""
+    rows, spec = read_bias_free(exchange, known, layer), known.input
+    if known.normalised or spec.value_range is None:
+        return rows
+    gradient = layer_gradient(exchange, known, layer)
+    signals = BackwardSignals(exchange.broadcast.model, layer, spec, loss=known.loss)
+    read = read_without_bias(
+        Residual(gradient, seed=known.seed, signal_rounding=signals.rounding),
+        (gradient.weight != 0).any(1),
+        signals,
+        spec,
+        kappa=expected_kappa(exchange, known) if gradient.steps == 1 else None,
+    )
+    if not len(read):
+        return rows
+    better = Reconstruction(
+        values=spec.to_raw(read.features.reshape(-1, *spec.shape)),
+        space=INPUT_SPACE,
+        claimed=read.claimed.cpu(),
+        confidence=read.claimed.double().cpu(),
+        support=rows_once(read.support.cpu(), 0 if rows.rows is None else rows.rows.active),
+        rows=rows.rows,
+        complete=read.complete,
+        notes=(*rows.notes, *describe_without_bias(read)),
+    )
+    return better if read.complete else unite(better, rows, spec)
 
 
 def _peeled(

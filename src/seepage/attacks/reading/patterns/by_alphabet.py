@@ -18,7 +18,7 @@ from seepage.attacks.reading.patterns.open_rows import Split, rank, refined, spl
 from seepage.attacks.reading.peeling.reader import RowReader
 from seepage.attacks.reading.peeling.readings import Readings
 from seepage.attacks.reading.peeling.residual import Residual, row_norms
-from seepage.attacks.reading.peeling.tolerances import BEYOND, FEW, SPARE
+from seepage.attacks.reading.peeling.tolerances import BEYOND, SPARE
 from seepage.models.precision import EXACT
 
 _MOST_ROUNDS = 64
@@ -83,7 +83,7 @@ def read_by_alphabet(
         if more is None:
             rest = features[:0]
             break
-        judged = doubt.judge(more.values, more.noise)
+        judged = doubt.judge(more.values, more.noise, more.support)
         # All that is left, if that is one example, needs no alphabet: it follows by linear algebra.
         last = more.unknown == 1 and num_examples == len(features) + 1
         new = (judged.exact | (last & judged.possible)).nonzero().squeeze(1)
@@ -99,12 +99,11 @@ def read_by_alphabet(
     parts = split(residual, rows, features)
     again = refined(residual, parts, features)
     if again is not None:
-        judged = doubt.judge(*again)
+        judged = doubt.judge(*again, support)
         fine = (judged.exact | by_algebra) & judged.fine
-    switched = on(features)
-    against = _contradicted(parts, switched)
+    against = _contradicted(parts, on(features))
     single = rank(residual, parts, features) == num_examples
-    doubtful = ~fine | doubt.of(features) | doubt.alike(features) | _blurred(parts, residual, switched)
+    doubtful = ~fine | doubt.of(features) | doubt.alike(features)
     claimed = ~against & ~doubtful & single
     explained = parts.explained
     return ByAlphabet(
@@ -150,19 +149,6 @@ def _contradicted(parts: Split, on: Tensor) -> Tensor:
     rate = [(share & which).sum(0) / which.sum(0).clamp_min(1) for which in (off, ~off)]
     contradicted: Tensor = 2 * rate[0] > rate[1]
     return contradicted
-
-
-def _blurred(parts: Split, residual: Residual, on: Tensor) -> Tensor:
-    """(k,) bool: in more than a few of the rows that it switches on, a trace of something is left.
-
-    An unknown example leaves as much as a known one does; a trace is what a mean of two that are nearly alike
-    leaves of their difference.
-    """
-    whole = residual.norm[parts.rows] * abs(residual.factor)
-    trace = ~parts.explained & (parts.size <= FEW * whole)  # (r,)
-    here = on[:, parts.rows]
-    blurred: Tensor = (here & trace).sum(1) > FEW * here.sum(1)
-    return blurred
 
 
 def _distinct(features: Tensor, known: Tensor, reader: RowReader) -> Tensor:

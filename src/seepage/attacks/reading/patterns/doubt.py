@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.reading.peeling.codes import Code, NumberCode, Snapped
-from seepage.attacks.reading.peeling.tolerances import ACCIDENTS, BEYOND, BLOCK_BYTES, FEW, SURE
+from seepage.attacks.reading.peeling.tolerances import ACCIDENTS, BEYOND, BLOCK_BYTES, FEW, SPARE, SURE
 
 _ALIKE = 0.5
 """Share of an example's values inside the range that a mixture has in common with it, from which on they are
@@ -22,9 +22,9 @@ no evidence, for most of a digit is black."""
 _NEARLY = 1 / 32
 """Share of the range within which values of two examples are nearly the same. Derived: eight grey steps; of
 unrelated images one value in ten is."""
-_MOSTLY = 0.9
-"""Share of all values that examples which are nearly alike have nearly in common. Derived: two unrelated
-digits have three of four, for most of them is black."""
+_MOSTLY = 0.75
+"""Share of the values of two examples, where either is not black, that must be nearly the same. Derived: of
+two that are nearly alike all are; of the strokes of two ones that are drawn alike, half."""
 _BY_CHANCE = 0.2**10
 """How probably a mixture may lie on the grid. Derived: what `on_grid` asks of ten values within a tenth of a
 step; of fewer that are known better it is as much evidence."""
@@ -51,10 +51,13 @@ class Doubt:
         self.beside: list[tuple[Tensor, Tensor]] = []
         """Readings (s, m) and how probably each would have been on the grid by accident (s,)."""
 
-    def judge(self, read: Tensor, noise: Tensor) -> Judged:
-        """Readings (k, m) whose values have a root mean square error of `noise` (k,), each in its own way."""
+    def judge(self, read: Tensor, noise: Tensor, support: Tensor) -> Judged:
+        """Readings (k, m) whose values have a root mean square error of `noise` (k,), each in its own way.
+
+        support: (k,) rows that are proportional to each other, as those that hold two do not happen to be.
+        """
         snapped = self.code.snap(read, noise, noise)
-        few = self._few_values(read, snapped, noise)
+        few = self._few_values(read, snapped, noise, support >= SPARE)
         fine = self.remember(read, snapped.spoiled, noise, noise)
         features = torch.where(few.unsqueeze(1), self._rounded(read), snapped.features)
         return Judged(features, snapped.exact | few, snapped.possible, fine)
@@ -91,18 +94,19 @@ class Doubt:
         if not isinstance(self.code, NumberCode) or self.code.spec.value_range is None:
             return found
         own = self._unit(examples)
-        inside = (own > 0) & (own < 1)
         for j, one in enumerate(own):
-            near = (own - one).abs() <= _NEARLY
-            near[j] = False
-            # Of a digit most is black, and of one in black and white little is inside the range: both count.
-            found |= ((near & inside).sum(1) >= _ALIKE * inside.sum(1)) & (
-                near.sum(1) >= _MOSTLY * near.shape[1]
-            )
+            shown = (own > 0) | (one > 0)  # black is no evidence: most of a digit is
+            near = ((own - one).abs() <= _NEARLY) & shown
+            alike = near.sum(1) >= _MOSTLY * shown.sum(1)
+            alike[j] = False
+            found |= alike
         return found
 
-    def _few_values(self, read: Tensor, snapped: Snapped, noise: Tensor) -> Tensor:
-        """(k,) bool: those with too few different values for `on_grid`, but each within rounding of it."""
+    def _few_values(self, read: Tensor, snapped: Snapped, noise: Tensor, seen_often: Tensor) -> Tensor:
+        """(k,) bool: those with too few different values for `on_grid`, but each within rounding of it.
+
+        Pictures in black and white among them. They must be known better, or be seen in several rows.
+        """
         no = torch.zeros_like(snapped.exact)
         open_ones = (snapped.undecided & snapped.possible & ~snapped.exact).nonzero().squeeze(1)
         if not isinstance(self.code, NumberCode) or self.code.spec.value_range is None or not len(open_ones):
@@ -114,7 +118,7 @@ class Doubt:
         on = ((steps - nearest).abs() <= chance.unsqueeze(1) / 2).all(1)
         seen = torch.zeros(len(steps), levels + 1, dtype=torch.bool, device=steps.device)
         different = seen.scatter_(1, nearest.long(), True)[:, 1:-1].sum(1)
-        no[open_ones] = on & (chance**different <= _BY_CHANCE)
+        no[open_ones] = on & ((chance**different <= _BY_CHANCE) | (seen_often[open_ones] & (chance <= FEW)))
         return no
 
     def _rounded(self, read: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class Read:
     """Candidates that proportional rows show."""
 
     values: Tensor
-    """(c, m) what the layer reads."""
+    """(c, m) what the layer reads; up to a factor where it has no bias."""
     noise: Tensor
     """(c,) root mean square of the rounding in a value."""
     support: Tensor
@@ -50,7 +50,7 @@ def eliminate(residual: Residual, rows: Tensor, examples: Tensor, on: Tensor) ->
     found = [
         one
         for group in _proportional(parts, unknown)
-        if (one := _example(parts, unknown, group, examples, on)) is not None
+        if (one := _example(parts, unknown, group, examples, on, bias=bool(residual.bias.any()))) is not None
     ]
     if not found:
         return None
@@ -88,9 +88,12 @@ def _proportional(parts: Split, unknown: Unknown) -> list[Tensor]:
 
 
 def _example(
-    parts: Split, unknown: Unknown, group: Tensor, examples: Tensor, on: Tensor
+    parts: Split, unknown: Unknown, group: Tensor, examples: Tensor, on: Tensor, *, bias: bool
 ) -> tuple[Tensor, float, int] | None:
-    """(m,) values, their noise and the number of rows of the example that a group of rows shares."""
+    """(m,) values, their noise and the number of rows of the example that a group of rows shares.
+
+    Without a bias nothing says how long it is, or which sign it has.
+    """
     at = unknown.at[group]
     clear = unknown.coordinates[group] / parts.noise[at].unsqueeze(1)
     axis = torch.linalg.svd(clear, full_matrices=False).Vh[0]
@@ -104,12 +107,12 @@ def _example(
             return None
         vector = vector.clone()
         vector[:-1] += coefficients @ examples.double()
-        vector[-1] += coefficients.sum()
+        vector[-1] += coefficients.sum() * bias
         noise = noise + (error.square() * examples.double().square().mean(1)).sum()
-    if float(vector[-1].abs()) <= 0:
+    length = vector[-1] if bias else vector.new_ones(())
+    if float(length.abs()) <= 0:
         return None
-    values = vector[:-1] / vector[-1]
-    return values, float(noise.sqrt() / vector[-1].abs()), len(group)
+    return vector[:-1] / length, float(noise.sqrt() / length.abs()), len(group)
 
 
 def _shares(

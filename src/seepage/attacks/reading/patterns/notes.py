@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from seepage.attacks.reading.patterns.by_alphabet import ByAlphabet
+from seepage.attacks.reading.patterns.no_bias import WithoutBias
 from seepage.core.types import Exchange
 
 
@@ -38,4 +39,18 @@ def describe_by_alphabet(read: ByAlphabet, exchange: Exchange) -> tuple[str, ...
         notes.append(f"{read.open_rows} row(s) hold something else{missing}.")
     elif read.complete:
         notes.append("The layer's gradient is explained completely: nothing else is in it.")
+    return tuple(notes)
+
+
+def describe_without_bias(read: WithoutBias) -> tuple[str, ...]:
+    """What was read beyond single rows, and how much of it is claimed."""
+    notes = [
+        f"With what known examples leave of other rows, {len(read)} examples become whole grey steps at one "
+        f"length, and {int(read.claimed.sum())} of them are claimed: the share of each in the rows that are "
+        "explained is the backward signal of one of its labels."
+    ]
+    if read.complete:
+        notes.append("The layer's gradient is explained completely: nothing else is in it.")
+    elif read.open_rows:
+        notes.append(f"{read.open_rows} row(s) hold something else.")
     return tuple(notes)

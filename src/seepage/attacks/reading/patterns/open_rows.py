@@ -46,7 +46,7 @@ class Split:
 
 def split(residual: Residual, rows: Tensor, examples: Tensor) -> Split:
     """Rows (r,) of the gradient as it was received, split by known examples (k, m)."""
-    e = _with_one(examples)
+    e = _extended(residual, examples)
     # Of those that are nearly alike, some may be combinations of others: the shortest solution, then.
     gram = torch.linalg.pinv(e @ e.T, hermitian=True) if len(e) else e.new_zeros(0, 0)
     noise = residual.noise(rows, Found.none(residual.weight))[1] / residual.weight.shape[1] ** 0.5
@@ -84,7 +84,7 @@ def refined(residual: Residual, parts: Split, examples: Tensor) -> tuple[Tensor,
     normal = share.T @ share
     if int(torch.linalg.matrix_rank(normal, hermitian=True)) < len(normal):
         return None
-    inverse, e = torch.linalg.inv(normal), _with_one(examples)
+    inverse, e = torch.linalg.inv(normal), _extended(residual, examples)
     correction = torch.zeros_like(e)
     for some, by in zip(at.split(BLOCK), share.split(BLOCK), strict=True):
         left = gradient_rows(residual, parts.rows[some]) - parts.known[some] @ e
@@ -115,7 +115,7 @@ def unknown_part(residual: Residual, parts: Split, examples: Tensor) -> Unknown 
         at = at[strongest]
     if len(at) < 2:
         return None
-    e = _with_one(examples)
+    e = _extended(residual, examples)
     left = torch.cat(
         [gradient_rows(residual, parts.rows[some]) - parts.known[some] @ e for some in at.split(BLOCK)]
     )
@@ -146,5 +146,7 @@ def rank(residual: Residual, parts: Split, examples: Tensor) -> int | None:
     return int((strength > COARSE * strength.max()).sum())
 
 
-def _with_one(examples: Tensor) -> Tensor:
-    return torch.cat([examples.double(), examples.new_ones(len(examples), 1, dtype=torch.float64)], dim=1)
+def _extended(residual: Residual, examples: Tensor) -> Tensor:
+    """(k, m + 1): [X, 1], or [X, 0] for a layer without a bias, which G_b = 0 stands for."""
+    last = float(bool(residual.bias.any()))
+    return torch.cat([examples.double(), examples.new_full((len(examples), 1), last, dtype=torch.float64)], 1)
