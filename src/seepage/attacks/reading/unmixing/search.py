@@ -149,8 +149,10 @@ class Search:
             q = torch.cat([from_patterns(mixture.directions, part) for part in on.split(_LINE)])
             remains = ((q @ mixture.directions.T).square() * ~on).sum(1)
             return q[remains.argsort()[:_LINE]]
-        reduced = self.ledger.reduced()
-        basis = mixture.directions @ reduced  # (r, left)
+        # What the rough pictures leave out is most of a faint example's q: after a round in vain, all of it.
+        whole = self._dry % 2 == 1
+        reduced = torch.eye(mixture.unknown).to(span) if whole else self.ledger.reduced()
+        basis = mixture.directions @ reduced  # (r, left) or (r, u)
         count = self._count()
         a = starts_in(mixture, span, count, self._generator)
         small = basis.float()
