@@ -53,11 +53,13 @@ class Known:
         return q / q.norm(dim=1, keepdim=True)
 
 
-def known(seed: int = 0, examples: int = EXAMPLES) -> Known:
+def known(seed: int = 0, examples: int = EXAMPLES, faint: int = 0) -> Known:
+    """faint: so many examples with a thousandth of the others' signals, as a trained network has them."""
     generator = torch.Generator().manual_seed(seed)
     weight, bias = torch.randn(ROWS, COLUMNS, generator=generator), torch.randn(ROWS, generator=generator)
     x = torch.randn(examples, COLUMNS, generator=generator)
     signals = torch.randn(examples, ROWS, generator=generator) * (x @ weight.T + bias > 0)
+    signals[:faint] *= 1e-3
     rows = signals.T @ x
     mixture = mixture_of(
         lambda: rows.split(7, dim=1),
@@ -135,6 +137,15 @@ def test_all_are_found_and_assembled_with_an_honest_error() -> None:
         assert bool((relative <= found.error).all()) and float(relative.max()) < 1e-5
         signals = layer.signals.double()[distance.argmin(1)]
         assert float((found.signals - signals).abs().max()) < 1e-4
+
+
+def test_faint_examples_are_found_beside_a_thousand_times_stronger_ones() -> None:
+    """Pictures of the strong ones are rough, and hide the faint ones' signals: the whole space is searched."""
+    for seed in (2, 3):
+        layer = known(seed, faint=4)
+        search = Search(layer.mixture, Clock(seconds=None), seed=seed)
+        assert search.run()
+        assert float((search.ledger.q @ layer.q.T).abs().amax(0).min()) > 0.9999
 
 
 def test_two_with_the_same_pattern_have_no_error_to_vouch_for() -> None:
