@@ -1,8 +1,9 @@
 """From a guess which neurons an example leaves off to its backward signal: the sparsest U q nearby.
 
-q minimises sum_i log((U q)_i^2 + e^2) on the sphere, a smooth count of the rows that are on, by reweighted
-least squares (Candes, Wakin and Boyd 2008) while e falls. Many starts at a time: each step is a product of
-matrices (t, d, r) x (r, d).
+q minimises sum_i w_i log((U q)_i^2 + e^2 |U_i|^2 / d) on the sphere, a smooth count of the rows that are on, by
+reweighted least squares (Candes, Wakin and Boyd 2008) while e falls. w_i is how probably an example leaves the
+row off: one that is on for nearly all of them says nothing, and a count that took it for a zero would lead
+away. Many starts at a time: each step is a product of matrices (t, d, r) x (r, d).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 _COARSE_STEPS, _COARSE_FROM, _COARSE_TO = 24, 0.5, 0.1
-"""Reweightings in the reduced space, and e there in root mean squares of U q. It ends at 0.1, for the reduced
+"""Reweightings in the reduced space, and e there. It ends at 0.1, for the reduced
 space holds the backward signals up to about as much. Twelve steps reach half as many examples from the same
 starts, 48 hardly more."""
 _FINE_STEPS, _FINE_FROM, _FINE_TO = 8, 0.1, 1e-5
@@ -46,28 +47,37 @@ def from_patterns(basis: Tensor, on: Tensor) -> Tensor:
     return smallest(basis, (~on).to(basis) + 1e-3)
 
 
-def coarse(basis: Tensor, q: Tensor) -> Tensor:
-    """Sparse vectors of the reduced space near q (t, d), up to what the reduction leaves out."""
-    typical = len(basis) ** -0.5
+def coarse(basis: Tensor, q: Tensor, off: Tensor) -> Tensor:
+    """Sparse vectors of the reduced space near q (t, d), up to what the reduction leaves out.
+
+    off: (r,) or (t, r) how probably an example leaves each row off.
+    """
+    typical = _sizes(basis)
     falls = (_COARSE_TO / _COARSE_FROM) ** (1 / (_COARSE_STEPS - 1))
     for step in range(_COARSE_STEPS):
         smoothing = _COARSE_FROM * falls**step * typical
-        q = smallest(basis, ((q @ basis.T).square() + smoothing**2).reciprocal(), q)
+        q = smallest(basis, off / ((q @ basis.T).square() + smoothing**2), q)
     return q
 
 
-def fine(basis: Tensor, q: Tensor, floor: Tensor) -> Tensor:
+def fine(basis: Tensor, q: Tensor, floor: Tensor, off: Tensor) -> Tensor:
     """Sparse vectors of the whole space near q (t, u), with zeros down to the noise.
 
-    floor: (t, r) what noise alone leaves of a zero, for |q| = 1.
+    floor: (t, r) what noise alone leaves of a zero, for |q| = 1; off: as `coarse` has it.
     """
-    typical = len(basis) ** -0.5
+    typical = _sizes(basis)
     falls = (_FINE_TO / _FINE_FROM) ** (1 / (_FINE_STEPS - 1))
     for step in range(_FINE_STEPS):
         smoothing = _FINE_FROM * falls**step * typical
-        weight = ((q @ basis.T).square() + smoothing**2 + floor.square()).reciprocal()
+        weight = off / ((q @ basis.T).square() + smoothing**2 + floor.square())
         q = smallest(basis, weight, q if step else None)
     return tightened(basis, q, floor)
+
+
+def _sizes(basis: Tensor) -> Tensor:
+    """(r,) root mean square of U_i q over unit q; at least what a reduced space gets wrong in a usual row."""
+    sizes = basis.square().mean(1).sqrt()
+    return sizes.clamp_min(_COARSE_TO * float(sizes.square().mean().sqrt()))
 
 
 def tightened(basis: Tensor, q: Tensor, floor: Tensor) -> Tensor:

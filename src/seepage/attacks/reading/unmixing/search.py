@@ -111,11 +111,12 @@ class Search:
         """How many new ones a round found."""
         mixture, ledger = self.mixture, self.ledger
         span = ledger.span()
-        q = unit(self._candidates(span))
+        q, off = self._candidates(span)
+        q = unit(q)
         q = q[distinct(q, ledger.q, alike=_ALIKE_ROUGH)] if ledger.left > 2 else q
         if len(q) == 0:
             return 0
-        polished = fine(mixture.directions, q, self._floor(q))
+        polished = fine(mixture.directions, q, self._floor(q), off)
         if ledger.left <= 2:  # from exact patterns: where few rows are off, the polish may lead away
             polished = torch.cat([tightened(mixture.directions, q, self._floor(q)), polished])
         q = unit(polished)
@@ -138,28 +139,32 @@ class Search:
             ledger.add(q[genuine], on[genuine])
         return len(ledger) - before
 
-    def _candidates(self, span: Tensor) -> Tensor:
-        """(t, u): q that may be those of unknown examples, whose a lie in the span (u, left)."""
+    def _candidates(self, span: Tensor) -> tuple[Tensor, Tensor]:
+        """(t, u): q that may be those of unknown examples, whose a lie in the span (u, left).
+
+        And (r,) how probably each row is off in one of them.
+        """
         mixture, left = self.mixture, self.ledger.left
+        any_row = torch.ones_like(mixture.noise)
         if left == 1:
             only = span.T * torch.sign(mixture.ones @ span).unsqueeze(1)
-            return from_patterns(mixture.directions, only @ mixture.gates.T > 0)
+            return from_patterns(mixture.directions, only @ mixture.gates.T > 0), any_row
         if left == 2 and not self._dry:
             on = along_the_line(mixture.gates, mixture.ones, span) @ mixture.gates.T > 0
             q = torch.cat([from_patterns(mixture.directions, part) for part in on.split(_LINE)])
             remains = ((q @ mixture.directions.T).square() * ~on).sum(1)
-            return q[remains.argsort()[:_LINE]]
+            return q[remains.argsort()[:_LINE]], any_row
         # What the rough pictures leave out is most of a faint example's q: after a round in vain, all of it.
         whole = self._dry % 2 == 1
         reduced = torch.eye(mixture.unknown).to(span) if whole else self.ledger.reduced()
         basis = mixture.directions @ reduced  # (r, left) or (r, u)
-        count = self._count()
-        a = starts_in(mixture, span, count, self._generator)
+        on = starts_in(mixture, span, self._count(), self._generator) @ mixture.gates.T > 0
+        off = (1 + (~on).sum(0)) / (2 + len(on))  # Laplace's rule of succession
         small = basis.float()
-        q = from_patterns(small, a @ mixture.gates.T > 0)
+        q = from_patterns(small, on)
         rows = torch.randint(len(basis), (len(q[::_FROM_ROWS]),), generator=self._generator).to(q.device)
         q[::_FROM_ROWS] = unit(small[rows])
-        return coarse(small, q).double() @ reduced.T
+        return coarse(small, q, off.to(small)).double() @ reduced.T, off.to(basis)
 
     def _several(self, q: Tensor, on: Tensor) -> bool:
         """Whether noise hides that the rows off in a pattern have more than one null vector."""
