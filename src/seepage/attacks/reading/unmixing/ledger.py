@@ -38,6 +38,8 @@ class Ledger:
     def add(self, q: Tensor, on: Tensor) -> None:
         """Keep those of q (t, u) that are no combination of the ones before; then draw all pictures anew."""
         for one, pattern in zip(q, on, strict=True):
+            if self.left == 0:  # another one is a combination of u others, whatever it is
+                break
             more = torch.cat([self._duals(), (one / self.mixture.sizes).unsqueeze(0)])
             if float(torch.linalg.svdvals(unit(more))[-1]) > 1e-6:
                 self.q = torch.cat([self.q, one.unsqueeze(0)])

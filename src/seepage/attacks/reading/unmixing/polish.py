@@ -1,9 +1,9 @@
 """From a guess which neurons an example leaves off to its backward signal: the sparsest U q nearby.
 
-q minimises sum_i w_i log((U q)_i^2 + e^2 |U_i|^2 / d) on the sphere, a smooth count of the rows that are on, by
-reweighted least squares (Candes, Wakin and Boyd 2008) while e falls. w_i is how probably an example leaves the
-row off: one that is on for nearly all of them says nothing, and a count that took it for a zero would lead
-away. Many starts at a time: each step is a product of matrices (t, d, r) x (r, d).
+q minimises sum_i w_i log((U q)_i^2 + e^2 |U_i|^2 / d) on the sphere, a smooth count of the rows that are on,
+by reweighted least squares (Candes, Wakin and Boyd 2008) while e falls. w_i is how probably an example leaves
+the row off: one that is on for nearly all of them says nothing, and a count that took it for a zero would
+lead away. Many starts at a time: each step is a product of matrices (t, d, r) x (r, d).
 """
 
 from __future__ import annotations
