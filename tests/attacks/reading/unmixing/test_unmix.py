@@ -153,7 +153,7 @@ def test_faint_examples_are_found_beside_a_thousand_times_stronger_ones() -> Non
 
 
 def test_neurons_that_are_on_for_nearly_all_do_not_lead_away() -> None:
-    """A count of zeros that weighs every row alike ends at other sparse vectors (these seeds, of the first ten)."""
+    """A count of zeros that weighs every row alike ends elsewhere (these seeds of the first ten)."""
     for seed in (4, 5, 6):
         layer = known(seed, biases=8.0)
         search = Search(layer.mixture, Clock(seconds=None), seed=seed)
