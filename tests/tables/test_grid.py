@@ -62,7 +62,7 @@ def test_the_first_data_that_can_be_loaded_are_taken_and_others_are_named(no_dat
     assert missing.startswith("B: data not found")
 
 
-@pytest.mark.parametrize("name", sorted(own_tables()))
+@pytest.mark.parametrize("name", sorted(set(own_tables()) - {"filters/stock"}))  # that one has digits
 def test_no_data_at_all_is_one_clear_error(name, no_data):
     from seepage.tables.definition import TABLES
 

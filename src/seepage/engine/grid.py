@@ -23,7 +23,9 @@ class TrainingSpec(BaseModel):
     rounds: Count = 100
     clients: Count = 4
     examples: Count = 64
-    """Each client's; a round uses the protocol's `batch_size` of them, taken in turn."""
+    """Each client's; a round uses `batch_size` of them, taken in turn."""
+    batch_size: Count | None = None
+    """Of a table, where attacks look at fewer examples than anybody would train on; None: the protocol's."""
     test_examples: Count = 256
     """Held out: no client has them."""
     seeds: tuple[Seed, ...] | None = None

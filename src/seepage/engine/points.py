@@ -77,11 +77,13 @@ class Points:
         """The same protocol with the training's clients, each with several batches that take turns."""
         wanted, audited = self.grid.points[number].training, self[number]
         assert wanted is not None
+        batch = wanted.batch_size or audited.spec.protocol.batch_size
         protocol = audited.spec.protocol.model_copy(
             update={
                 "clients": wanted.clients,
                 "audited": None,
-                "rounds": wanted.examples // audited.spec.protocol.batch_size,
+                "batch_size": batch,
+                "rounds": wanted.examples // batch,
                 "fresh_batches": True,
             }
         )
@@ -107,10 +109,11 @@ class Points:
         """What a measure makes of the protocol must fit the training, which has the same data for all."""
         training, protocol = point.training, self[number].spec.protocol
         assert training is not None
-        if training.examples % protocol.batch_size:
+        batch = training.batch_size or protocol.batch_size
+        if training.examples % batch:
             raise SpecError(
                 f"{point.title}: a client's {training.examples} training examples do not divide into batches "
-                f"of {protocol.batch_size}: choose training.examples as a multiple of every batch size."
+                f"of {batch}: choose training.examples as a multiple of every batch size."
             )
         if training.clients < protocol.clients != point.spec.protocol.clients:
             raise SpecError(

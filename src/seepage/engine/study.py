@@ -56,6 +56,11 @@ class StudySpec(AuditSpec):
                 f"training.examples ({each}) must be a multiple of protocol.batch_size ({batch}), "
                 "for a round uses one batch of them"
             )
+        if self.training.batch_size is not None:
+            raise ValueError(
+                "training.batch_size belongs to a table; a study trains with the batches that it attacks, "
+                "which some defenses change: set protocol.batch_size"
+            )
         if self.recorded is not None:
             raise ValueError("recorded exchanges can be audited; a study plays and trains by itself")
         if self.fail_on:

@@ -22,7 +22,7 @@ class Column(Record):
     """Of a cell: a batch's score, a metric's mean over the examples, seconds, rounds or complete; of several
     the first that the cell has. With a * at its end: every score that begins so."""
     attack: int | str = 0
-    """Whose cells: by the place in the row's list of attacks, or by name."""
+    """Whose cells: by the place in the row's list of attacks, or by name; "training" is one."""
     margin: float | None = None
     """How far from the paper still counts as agreement; None: not judged."""
     unit: str = ""

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from seepage.core.errors import DataError, ModelError
+from pydantic import ValidationError
+
+from seepage.core.errors import DataError, ModelError, SpecError
 from seepage.data import load_data
-from seepage.engine.grid import Grid, Point
-from seepage.engine.spec import AuditSpec, DataSpec, parse_spec
+from seepage.engine.grid import Grid, Point, TrainingSpec
+from seepage.engine.spec import AuditSpec, DataSpec, explain, parse_spec
 from seepage.models.weights import PRETRAINED, pretrained_path
 from seepage.record import BASELINE, Layout, LayoutRow
 from seepage.tables.definition import GroupDefinition, RowDefinition, TableDefinition, merge, rows_of
@@ -36,6 +38,7 @@ def table_grid(
         papers = group.paper or [()] * len(rows_of(table, group))
         for row, paper in zip(rows_of(table, group), papers, strict=True):
             values = _values(table, group, row)
+            training = _training(values.pop("training", None), table)
             data = present.data(group, values)
             if data is None or not present.weights(group, row, values):
                 continue
@@ -46,6 +49,7 @@ def table_grid(
                     title=f"{group.title}, {row.label}",
                     spec=spec,
                     baseline=baseline,
+                    training=training,
                 )
                 for i, spec in enumerate(_specs(table, row, settled, seeds))
             ]
@@ -70,6 +74,16 @@ def _values(table: TableDefinition, group: GroupDefinition, row: RowDefinition) 
     """All that the file says of one row's audit."""
     values = merge(merge(ALWAYS, table.audit), group.audit)
     return merge(values if group.data is None else {**values, "data": group.data}, row.audit)
+
+
+def _training(wanted: Any, table: TableDefinition) -> TrainingSpec | None:
+    """What a row trains for its accuracy, as a study's points do; None: nothing."""
+    if wanted is None:
+        return None
+    try:
+        return TrainingSpec.model_validate(wanted)
+    except ValidationError as error:
+        raise SpecError(f"table '{table.title}', training: {explain(error, TrainingSpec)}") from None
 
 
 def _fed(model: Any, data: dict[str, Any]) -> Any:

@@ -24,6 +24,13 @@ VICTIMS = 1000
 """The last pictures of a dataset are the clients'; networks are trained on others."""
 
 
+def small_transformer(spec: InputSpec) -> nn.Module:
+    """One block on 16 patches, whatever the size of the pictures: a grid cannot say that."""
+    return build_model(
+        "vit", spec, seed=torch.initial_seed(), depth=1, patch_size=max(1, spec.shape[-1] // 4)
+    )
+
+
 def trained_briefly(spec: InputSpec, *, network: str, data: Mapping[str, Any], steps: int) -> nn.Module:
     """A registered network after `steps` Adam steps on pictures that are no victim's: the same for all seeds.
 

@@ -1,8 +1,8 @@
 """Any attack, by a server that knows which defense its clients use (and its settings: they are public).
 
 Before the attack runs, the defense is undone as far as it can be; attacks that match updates compare only
-what the defense left. A heuristic defense is worth what it stops of this, not what it does to attacks that do
-not expect it.
+what the defense left. The plain attack's answer stays beside it, for nobody is bound to use what he knows.
+A heuristic defense is worth what it stops of this, not what it does to attacks that do not expect it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from seepage.attacks import ATTACKS, Attack
 from seepage.attacks.adaptive.answers import ANSWERS, Answer, answer_to
+from seepage.attacks.adaptive.both import with_plain
 from seepage.attacks.adaptive.copies import with_copies_counted, without_claims_on_copies
+from seepage.attacks.adaptive.matching import unchanged
 from seepage.attacks.adaptive.spoiled import next_best
-from seepage.core.errors import SpecError
+from seepage.core.errors import NotApplicable, SpecError
 from seepage.core.registry import unknown
 from seepage.core.settings import construct
 from seepage.core.types import Crafted, Exchange, Knowledge, Reconstruction
@@ -62,7 +65,30 @@ class Adaptive(Attack):
         attack, moved = self._attack(exchanges[0].broadcast.model, known)
         notes = dict.fromkeys((*moved, *(note for _, told in restored for note in told)))
         found = attack.reconstruct([e for e, _ in restored], known)
-        return without_claims_on_copies(found, self.copies).with_notes(*notes)
+        found = without_claims_on_copies(found, self.copies).with_notes(*notes)
+        return self._and_plain(found, exchanges, [e for e, _ in restored], known)
+
+    def _and_plain(
+        self,
+        found: Reconstruction,
+        sent: Sequence[Exchange],
+        restored: Sequence[Exchange],
+        known: Knowledge,
+    ) -> Reconstruction:
+        """With the plain attack's answer beside it, where that is another one.
+
+        A server that crafts has played its rounds by what it knows.
+        """
+        same = all(_untouched(a, b) for a, b in zip(sent, restored, strict=True))
+        if self.active or self.copies > 1 or (same and self._compares_alike()):
+            return found
+        try:
+            return with_plain(found, self.build(None).reconstruct(sent, known))
+        except NotApplicable:
+            return found
+
+    def _compares_alike(self) -> bool:
+        return all(answer.distance is unchanged for answer, _ in self.answers)
 
     def _attack(self, model: nn.Module, known: Knowledge) -> tuple[Attack, tuple[str, ...]]:
         """The attack, sent to another layer where the usual one says nothing."""
@@ -95,6 +121,11 @@ class Adaptive(Attack):
             restored, told = replace(restored, update=update), (*told, *notes)
         self._restored.append((exchange, restored, told))
         return restored, told
+
+
+def _untouched(sent: Exchange, restored: Exchange) -> bool:
+    pairs = ((t, restored.update.tensors[name]) for name, t in sent.update.tensors.items())
+    return all(before is after or torch.equal(before, after) for before, after in pairs)
 
 
 def adaptive(

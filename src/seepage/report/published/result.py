@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from seepage.core.errors import LogError
-from seepage.record import BASELINE, AuditLog, Cell, Column, Estimate, Layout, LayoutRow, RunLog
+from seepage.record import BASELINE, TRAINING, AuditLog, Cell, Column, Estimate, Layout, LayoutRow, RunLog
 from seepage.report.published.findings import findings_in_words
 from seepage.report.words import sentence
 
@@ -196,6 +196,8 @@ def _values(column: Column, layout: Layout, points: Sequence[AuditLog]) -> list[
 
 def _cells_of(point: AuditLog, attack: int | str) -> list[Cell]:
     """By seed; of an attack that the point does not have: none."""
+    if attack == TRAINING:
+        return sorted(point.trainings, key=lambda cell: cell.seed)
     if isinstance(attack, int):
         others = [ref for ref in point.header.attacks if ref.name != BASELINE] or list(point.header.attacks)
         keys = {ref.key for ref in others[attack : attack + 1]}
@@ -243,7 +245,7 @@ def _failed(log: RunLog) -> tuple[str, ...]:
     return tuple(
         f"{point.header.title}: {cell.attack.title}, seed {cell.seed}: {sentence(cell.reason)}"
         for point in log.points
-        for cell in point.cells
+        for cell in (*point.cells, *point.trainings)
         if cell.status == "failed"
     )
 
