@@ -69,9 +69,9 @@ def check_attack(
     unchanged = all(same(old, _state(one)) for old, one in zip(before, played.exchanges, strict=True))
     must(unchanged, "the attack changes a model or an update that it was given: work on copies (`.clone()`).")
     _check_repeats(own, setting, played, known, result)
+    _check_poor_updates(own, played, known)  # before what starts a process
     _check_isolated(own, setting, known, result)
     _check_truth(own, played, known, result)
-    _check_poor_updates(own, played, known)
     return _audited(own, setting, model, batch_size, beats_guess=beats_guess)
 
 
