@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+import torchmetrics.functional.image.lpips  # noqa: F401 - before any test replaces torchvision
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 from torch import nn
 

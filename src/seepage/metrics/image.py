@@ -120,12 +120,13 @@ def _windowed(maps: Tensor, window: Tensor) -> Tensor:
 
 
 def lpips_available() -> tuple[bool, str]:
-    """Whether LPIPS can be computed here, and why not: it needs torchvision and its AlexNet weights on disk.
+    """Whether LPIPS can be computed here, and why not: it needs torchvision, torchmetrics and AlexNet's weights on disk.
 
     Nothing is downloaded, and a network of random weights is never put in its place.
     """
-    if importlib.util.find_spec("torchvision") is None:
-        return False, "LPIPS needs torchvision, which is not installed."
+    for package in ("torchvision", "torchmetrics"):
+        if importlib.util.find_spec(package) is None:
+            return False, f"LPIPS needs {package}, which is not installed."
     if not _backbone().is_file():
         return False, (
             f"LPIPS needs AlexNet's weights on disk ({_LPIPS_BACKBONE} in torch's hub cache), and they "

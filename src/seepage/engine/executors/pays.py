@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 WORKER_START = 4.0
-"""CPU seconds until a worker has imported torch and seepage; `benchmarks/engines.py` shows what it leaves of a ratio of 2."""
+"""CPU seconds until a worker has imported torch and seepage; `benchmarks/engines.py` shows what is left."""
 
 
 def makespan(expected: Sequence[float], workers: int) -> float:
