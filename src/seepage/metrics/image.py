@@ -120,7 +120,7 @@ def _windowed(maps: Tensor, window: Tensor) -> Tensor:
 
 
 def lpips_available() -> tuple[bool, str]:
-    """Whether LPIPS can be computed here, and why not: it needs torchvision, torchmetrics and AlexNet's weights on disk.
+    """Whether LPIPS can be computed here, and why not: it needs two packages and AlexNet's weights on disk.
 
     Nothing is downloaded, and a network of random weights is never put in its place.
     """
