@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from torch import nn
+from torch import Tensor, nn
 
 from seepage.core.types import Batch, Broadcast, Defense, LocalStep, LocalTraining, Update, UpdateKind
 from seepage.defenses import DEFENSES
@@ -151,3 +151,17 @@ def test_a_defense_may_refuse_before_any_training() -> None:
 
     with pytest.raises(Refused):
         client(LocalTraining(), [refuse, unreachable])(BROADCAST, BATCH)
+
+
+@pytest.mark.parametrize("name", ["dp_sgd", "gaussian_noise", "central_dp", "hide_bias"])
+def test_two_clients_never_send_the_same_noise_unless_an_audit_seeds_it(name: str) -> None:
+    entry = DEFENSES[name]
+    options = {"hide_bias": {"how": "noise"}, "central_dp": {"server_honest": True}}.get(name, {})
+    batch = Batch(torch.rand(4, 3), torch.tensor([0, 1, 1, 0]))
+    received = Broadcast(nn.Linear(3, 2))
+
+    def bias(**seed: int) -> Tensor:
+        return client(LocalTraining(), [entry.build(**options, **seed)])(received, batch).tensors["bias"]
+
+    assert not torch.equal(bias(), bias())
+    assert torch.equal(bias(seed=7), bias(seed=7))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import torch
-
 from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 from seepage.defenses.clipping import check_norm, clip_together
 from seepage.defenses.entry import Deployment
 from seepage.defenses.gaussian_noise import add_noise, check_sigma
+from seepage.defenses.randomness import noise_generator
 
 
 def central_dp(
@@ -18,7 +17,7 @@ def central_dp(
     norm: float = 1.0,
     sigma: float = 1.0,
     server_honest: bool = False,
-    seed: int = 0,
+    seed: int | None = None,
     deployment: Deployment | None = None,
 ) -> Defense:
     """Server: clients clip, the server adds noise to the aggregate - or, if dishonest, leaves it out.
@@ -39,7 +38,7 @@ def central_dp(
     if server_honest:
         _refuse_single_updates(around)
     share = sigma * norm / math.sqrt(around.clients) if server_honest else 0.0
-    generator = torch.Generator().manual_seed(seed)
+    generator = noise_generator(seed)
 
     def clip_then_noise(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:
         update = next_step(broadcast, batch)

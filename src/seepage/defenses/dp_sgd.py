@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -15,11 +14,12 @@ from seepage.defenses.clipping import check_norm
 from seepage.defenses.entry import Deployment
 from seepage.defenses.gaussian_noise import add_noise, check_sigma
 from seepage.defenses.per_example import clipped_sum
+from seepage.defenses.randomness import noise_generator
 from seepage.protocol.local import local_update
 
 
 def dp_sgd(
-    *, clip: float = 1.0, sigma: float = 1.0, seed: int = 0, deployment: Deployment | None = None
+    *, clip: float = 1.0, sigma: float = 1.0, seed: int | None = None, deployment: Deployment | None = None
 ) -> Defense:
     """Client: DP-SGD. Each example's gradient is clipped to `clip`, N(0, (sigma clip)^2) added to their sum.
 
@@ -42,7 +42,7 @@ def dp_sgd(
         raise ValueError("clip must be finite: without a bound no amount of noise hides an example")
     check_sigma(sigma)
     training = (deployment or Deployment()).training
-    generator = torch.Generator().manual_seed(seed)
+    generator = noise_generator(seed)
 
     def private_gradients(
         model: nn.Module, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, loss: str

@@ -54,7 +54,7 @@ class Described(ABC):
 
         >>> from seepage.defenses import DEFENSES
         >>> DEFENSES["dp_sgd"].settings, DEFENSES["median"].settings
-        ({'clip': 1.0, 'sigma': 1.0, 'seed': 0}, {'clients': 4})
+        ({'clip': 1.0, 'sigma': 1.0, 'seed': None}, {'clients': 4})
         """
         parameters = self.parameters.items()
         return {name: one.default for name, one in parameters if one.default is not one.empty}

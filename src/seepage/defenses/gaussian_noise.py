@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
+from seepage.defenses.randomness import noise_generator
 
 
-def gaussian_noise(*, sigma: float = 0.01, seed: int = 0) -> Defense:
+def gaussian_noise(*, sigma: float = 0.01, seed: int | None = None) -> Defense:
     """Client: add N(0, sigma^2) to every coordinate. Without clipping it gives no differential privacy.
 
     Put `clipping` inside it (after it in the list) to bound what the noise has to hide: with c = 1 these are
     the noise scales of Boenisch et al., Figure 4b.
     """
     check_sigma(sigma)
-    generator = torch.Generator().manual_seed(seed)
+    generator = noise_generator(seed)
 
     def noise(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:
         update = next_step(broadcast, batch)

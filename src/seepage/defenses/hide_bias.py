@@ -12,10 +12,11 @@ from seepage.core.errors import ModelError, SpecError
 from seepage.core.registry import unknown
 from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 from seepage.defenses.layers import first_executed, parameter_names
+from seepage.defenses.randomness import noise_generator
 
 
 def hide_bias(
-    *, how: Literal["zeros", "noise"] = "zeros", layer: str | None = None, seed: int = 0
+    *, how: Literal["zeros", "noise"] = "zeros", layer: str | None = None, seed: int | None = None
 ) -> Defense:
     """Client: send no bias gradient of the first dense layer, or noise of the same norm in its place.
 
@@ -26,7 +27,7 @@ def hide_bias(
     """
     if how not in ("zeros", "noise"):
         raise ValueError(f"how must be 'zeros' or 'noise', not '{how}'")
-    generator = torch.Generator().manual_seed(seed)
+    generator = noise_generator(seed)
 
     def hide(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:
         name = _bias_name(broadcast.model, batch.inputs, layer)

@@ -12,12 +12,15 @@ from seepage.core.errors import DataError, ModelError, SpecError
 from seepage.core.registry import unknown
 from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 from seepage.defenses.layers import Executed, executed, parameter_names
+from seepage.defenses.randomness import noise_generator
 
 PROBES_AT_ONCE = 8
 """Probes in one backward pass. Cost: memory; results do not depend on it."""
 
 
-def soteria(*, share: float = 0.6, layer: str | None = None, probes: int = 16, seed: int = 0) -> Defense:
+def soteria(
+    *, share: float = 0.6, layer: str | None = None, probes: int = 16, seed: int | None = None
+) -> Defense:
     """Client: prune the `share` of a dense layer's inputs that reveal most from that layer's gradient.
 
     With r the layer's input and X the model's, an entry r_i counts as revealing where ||dr_i/dX|| / |r_i|,
@@ -34,7 +37,7 @@ def soteria(*, share: float = 0.6, layer: str | None = None, probes: int = 16, s
         raise ValueError(f"probes must be zero (exact norms) or more, not {probes}")
     if not 0 <= share < 1:
         raise ValueError(f"share must be zero or more and below 1 (0.6 prunes 60 %), not {share}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = noise_generator(seed)
 
     def defend(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:
         weight, mask = soteria_mask(
