@@ -66,7 +66,7 @@ def test_a_study_in_python_and_what_open_log_makes_of_each_kind(
     log = seepage.audit(model=net(), data=pairs(), out=tmp_path / "a", **SMALL)
     opened = seepage.open_log(tmp_path / "a")
     assert isinstance(opened, seepage.AuditResult) and opened.to_json() == log.to_json()
-    assert seepage.gate(log, {"exact": 0.0001}).above and seepage.gate(log, {}).passed
+    assert seepage.rule(log, {"exact": 0.0001}).above and seepage.rule(log, {}).passed
 
 
 def test_a_budget_in_python_ends_a_study_that_the_same_call_goes_on_with(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""Regenerates the guard's calibration: `python -m research.guard.calibrate`, a few minutes on one core.
+"""Regenerates the guard's calibration: `python -m research.guard.calibrate`, some ten minutes on one core.
 
-Thresholds come from the honest models and trainings of one set of settings, by leaving each out in turn
-(`thresholds.py`). False alarms and detection are counted on other settings, other seeds, none of which had a
-part in choosing a threshold.
+Thresholds come from honest models and trainings, by leaving each family out in turn (`thresholds.py`): small
+networks of several settings, networks that were trained to convergence, and public models where they are at
+hand (`public_models.py`). False alarms and detection are counted on other families, settings and seeds, none
+of which had a part in choosing a threshold.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import numpy as np
 from research.guard.honest_models import CALIBRATION, HELD_OUT
 from research.guard.scores import (
     HISTORY_DETECTORS,
+    PREVIOUS_DETECTORS,
     gather,
     pool_of,
     score_crafted,
     score_honest,
     score_interrupted,
+    score_public,
+    score_trained,
     score_trainings,
 )
 from research.guard.thresholds import (
@@ -35,12 +39,13 @@ from research.guard.thresholds import (
     limits,
     safe_margins,
     smallest_margins,
-    trap_limits,
 )
+from research.guard.trained_models import FAMILIES
+from research.guard.trained_models import HELD_OUT as HELD_OUT_FAMILIES
 from seepage.guardian import detectors
 from seepage.guardian.detectors import looking_at
 
-MODEL_DETECTORS = (*looking_at("weights"), *looking_at("behaviour"), "round_jump")
+MODEL_DETECTORS = (*looking_at("weights"), *looking_at("behaviour"), *PREVIOUS_DETECTORS)
 GROUPS: dict[str, tuple[str, ...]] = {
     "weights": looking_at("weights"),
     "all": (*looking_at("weights"), *looking_at("behaviour")),
@@ -54,8 +59,9 @@ _ROC_STRETCH = (0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 class Measured:
     """Everything that was scored."""
 
-    calibrated: Sequence[Scored]
-    held_out: Sequence[Scored]
+    calibrated: Mapping[str, Sequence[Scored]]
+    """By population: public, trained, small."""
+    held_out: Mapping[str, Sequence[Scored]]
     crafted: Sequence[Scored]
     trainings: Sequence[Scored]
     interrupted: Sequence[Scored]
@@ -66,28 +72,31 @@ def _only(limit: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
     return {name: limit[name] for name in names if name in limit}
 
 
-def false_alarms(honest: Sequence[Scored], limit: Mapping[str, float]) -> dict[str, Any]:
+def false_alarms(
+    honest: Sequence[Scored], limit: Mapping[str, float], *, of_trap: bool = False
+) -> dict[str, Any]:
     """Count, share and 95 % interval, and which models they were."""
-    found = [(s, accused(s, limit)) for s in honest]
+    found = [(s, accused(s, limit, of_trap=of_trap)) for s in honest]
     count = sum(bool(names) for _, names in found)
+    if not honest:
+        return {"alarms": 0, "models": 0, "families": 0, "share": None, "interval": [0.0, 1.0], "where": []}
     return {
         "alarms": count,
         "models": len(honest),
+        "families": len({s.group for s in honest}),
         "share": round(count / len(honest), 4),
         "interval": interval(count, len(honest)),
         "where": [f"{s.name}: {', '.join(names)}" for s, names in found if names],
     }
 
 
-def detection(
-    crafted: Sequence[Scored], limit: Mapping[str, float], trap: Mapping[str, float]
-) -> list[dict[str, Any]]:
+def detection(crafted: Sequence[Scored], limit: Mapping[str, float]) -> list[dict[str, Any]]:
     """One line for each attack at each strength."""
     table = []
     for family, strength in sorted({(c.family, c.strength) for c in crafted}):
         chosen = [c for c in crafted if (c.family, c.strength) == (family, strength)]
         rates = {g: round(alarm_share(chosen, _only(limit, names)), 4) for g, names in GROUPS.items()}
-        certain = round(alarm_share(chosen, _only(trap, GROUPS["all"])), 4)
+        certain = round(alarm_share(chosen, _only(limit, GROUPS["all"]), of_trap=True), 4)
         table.append(
             {"attack": family, "strength": strength, "models": len(chosen), **rates, "as trap": certain}
         )
@@ -107,8 +116,9 @@ def in_the_middle(interrupted: Sequence[Scored], limit: Mapping[str, float]) -> 
 
 def roc(measured: Measured, limit: Mapping[str, float]) -> dict[str, list[list[float]]]:
     """For each attack (false alarms, detection) as all thresholds are moved together."""
+    calibrated, held_out = _pooled(measured.calibrated), _pooled(measured.held_out)
     middle = {
-        n: float(np.median([s.scores[n] for s in measured.calibrated if n in s.scores]))
+        n: float(np.median([s.scores[n] for s in calibrated if n in s.scores]))
         for n in GROUPS["all"]
         if n in limit
     }
@@ -117,49 +127,72 @@ def roc(measured: Measured, limit: Mapping[str, float]) -> dict[str, list[list[f
     for family in sorted({c.family for c in measured.crafted}):
         chosen = [c for c in measured.crafted if c.family == family]
         curves[family] = [
-            [round(alarm_share(who, point), 4) for who in (measured.held_out, chosen)] for point in points
+            [round(alarm_share(who, point), 4) for who in (held_out, chosen)] for point in points
         ]
     return curves
+
+
+def _pooled(populations: Mapping[str, Sequence[Scored]]) -> list[Scored]:
+    return [scored for part in populations.values() for scored in part]
 
 
 def summarise(measured: Measured) -> dict[str, Any]:
     """The content of calibration.json."""
     limit: dict[str, float] = {}
-    trap: dict[str, float] = {}
     chosen = {}
+    calibrated = _pooled(measured.calibrated)
     for what, honest, names in (
-        ("models", measured.calibrated, MODEL_DETECTORS),
+        ("models", calibrated, MODEL_DETECTORS),
         ("trainings", measured.trainings, HISTORY_DETECTORS),
     ):
         margins = safe_margins(smallest_margins(honest, names))
         # Scores differ in their last digits from run to run (LAPACK), the file must not.
-        suspicious = {n: round(most, 6) for n, most in limits(honest, margins).items()}
-        limit |= suspicious
-        trap |= trap_limits(honest, suspicious)
+        limit |= {n: round(most, 6) for n, most in limits(honest, margins).items()}
         chosen[what] = {"margins": margins, "left out accused": round(left_out_share(honest, margins), 4)}
-    alarms = {g: false_alarms(measured.held_out, _only(limit, names)) for g, names in GROUPS.items()}
     undisturbed = [s for s in measured.interrupted if not s.family]
-    alarms["rounds"] = false_alarms(undisturbed, _only(limit, HISTORY_DETECTORS))
     return {
         "made_by": "python -m research.guard.calibrate",
-        "calibration_models": len(measured.calibrated),
+        "calibration_models": {what: len(part) for what, part in measured.calibrated.items()},
         "calibration_trainings": len(measured.trainings),
-        "held_out_models": len(measured.held_out),
-        "held_out_trainings": len(undisturbed),
         "crafted_models": len(measured.crafted),
         "chosen": chosen,
-        "thresholds": {n: {"suspicious": limit[n], "trap": round(trap[n], 6)} for n in limit},
-        "false_alarms": alarms,
-        "false_alarms_as_trap": false_alarms(measured.held_out, _only(trap, GROUPS["all"])),
-        "false_alarms_by_detector": {
-            n: round(alarm_share(measured.held_out, _only(limit, [n])), 4)
-            for n in MODEL_DETECTORS
-            if n in limit
+        "thresholds": limit,
+        "false_alarms": {
+            **{
+                what: {g: false_alarms(part, _only(limit, names)) for g, names in GROUPS.items()}
+                for what, part in measured.held_out.items()
+            },
+            "rounds": false_alarms(undisturbed, _only(limit, HISTORY_DETECTORS)),
         },
-        "detection": detection(measured.crafted, limit, trap),
+        "false_alarms_as_trap": {
+            what: false_alarms(part, _only(limit, GROUPS["with previous"]), of_trap=True)
+            for what, part in measured.held_out.items()
+        },
+        "detection": detection(measured.crafted, limit),
         "detection in the middle of a training": in_the_middle(measured.interrupted, limit),
         "roc": roc(measured, limit),
     }
+
+
+def measure_all(workers: int) -> Measured:
+    """Everything that is scored, on both sides of the split."""
+    sides = [[f for f in FAMILIES if f not in HELD_OUT_FAMILIES], sorted(HELD_OUT_FAMILIES)]
+    with pool_of(workers) as pool:
+        return Measured(
+            calibrated={
+                "public": score_public(held_out=False),
+                "trained": gather(score_trained, sides[0], 0, pool),
+                "small": gather(score_honest, CALIBRATION, 0, pool),
+            },
+            held_out={
+                "public": score_public(held_out=True),
+                "trained": gather(score_trained, sides[1], 5000, pool),
+                "small": gather(score_honest, HELD_OUT, 2000, pool),
+            },
+            crafted=gather(score_crafted, HELD_OUT, range(700, 703), pool),
+            trainings=gather(score_trainings, CALIBRATION, 3000, pool),
+            interrupted=gather(score_interrupted, HELD_OUT, 4000, pool),
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -169,15 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=default, help="where to write the calibration")
     parser.add_argument("--workers", type=int, default=1, help="processes that measure at a time")
     given = parser.parse_args(arguments)
-    with pool_of(given.workers) as pool:
-        measured = Measured(
-            calibrated=gather(score_honest, CALIBRATION, 0, pool),
-            held_out=gather(score_honest, HELD_OUT, 2000, pool),
-            crafted=gather(score_crafted, HELD_OUT, range(700, 703), pool),
-            trainings=gather(score_trainings, CALIBRATION, 3000, pool),
-            interrupted=gather(score_interrupted, HELD_OUT, 4000, pool),
-        )
-    text = json.dumps(summarise(measured), indent=1)
+    text = json.dumps(summarise(measure_all(given.workers)), indent=1)
     given.out.write_text(text + "\n", encoding="utf-8")
 
 

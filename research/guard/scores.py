@@ -14,27 +14,35 @@ from torch import nn
 from research.guard.crafted_models import crafted, crafted_models, one_of_each_family
 from research.guard.honest_models import Setting, examples, honest_models
 from research.guard.honest_rounds import Training, trainings
+from research.guard.public_models import public_models
 from research.guard.thresholds import Scored
+from research.guard.trained_models import trained_models, trained_spec
 from seepage.core.errors import NotApplicable
-from seepage.core.types import Broadcast, InputSpec
+from seepage.core.types import Broadcast, Finding, InputSpec, Verdict
 from seepage.guardian.detectors import DETECTORS, looking_at
 from seepage.guardian.detectors.calibrated import scores_only
 
+PREVIOUS_DETECTORS = ("round_jump", "fresh_start")
 HISTORY_DETECTORS = ("step_history", "loss_jump")
 _FIRST_ROUND = 3
 """Three earlier models are there."""
 _MIDDLE = 6
 
 
-def score_model(model: nn.Module, spec: InputSpec, earlier: Sequence[nn.Module]) -> dict[str, float]:
+def score_model(
+    model: nn.Module, spec: InputSpec | None, earlier: Sequence[nn.Module] = (), **who: str
+) -> Scored:
     """Of every detector that can be run without a history; the highest of comparisons with earlier rounds."""
     options: dict[str, dict[str, Any]] = {name: {} for name in looking_at("weights")}
     options |= {name: {"spec": spec} for name in looking_at("behaviour")}
-    jumps = [_scores(model, {"round_jump": {"previous": previous}}) for previous in earlier]
-    found = _scores(model, options)
-    if compared := [jump["round_jump"] for jump in jumps if jump]:
-        found["round_jump"] = max(compared)
-    return found
+    found = _findings(model, options)
+    for previous in earlier:
+        compared = _findings(model, {name: {"previous": previous} for name in PREVIOUS_DETECTORS})
+        for name, finding in compared.items():
+            found[name] = max(finding, found.get(name, finding), key=lambda one: one.score)
+    scores = {name: finding.score for name, finding in found.items()}
+    exact = frozenset(name for name, finding in found.items() if finding.verdict is Verdict.TRAP)
+    return Scored(scores=scores, exact=exact, **who)
 
 
 def score_round(model: nn.Module, training: Training, number: int) -> dict[str, float]:
@@ -48,11 +56,15 @@ def score_round(model: nn.Module, training: Training, number: int) -> dict[str, 
 
 
 def _scores(model: nn.Module, options: dict[str, dict[str, Any]]) -> dict[str, float]:
+    return {name: finding.score for name, finding in _findings(model, options).items()}
+
+
+def _findings(model: nn.Module, options: dict[str, dict[str, Any]]) -> dict[str, Finding]:
     found = {}
     with scores_only():
         for name, given in options.items():
             try:
-                found[name] = DETECTORS[name](**given)(Broadcast(model)).score
+                found[name] = DETECTORS[name](**given)(Broadcast(model))
             except NotApplicable:
                 continue
     return found
@@ -61,8 +73,10 @@ def _scores(model: nn.Module, options: dict[str, dict[str, Any]]) -> dict[str, f
 def score_honest(setting: Setting, seed: int) -> list[Scored]:
     spec, _ = examples(setting)
     return [
-        Scored(
-            scores=score_model(honest.model, spec, honest.earlier),
+        score_model(
+            honest.model,
+            spec,
+            honest.earlier,
             group=setting.name,
             name=f"{setting.name}, {honest.initialiser}, {honest.stage}",
         )
@@ -73,13 +87,32 @@ def score_honest(setting: Setting, seed: int) -> list[Scored]:
 def score_crafted(setting: Setting, seeds: range) -> list[Scored]:
     spec, _ = examples(setting)
     return [
-        Scored(
-            scores=score_model(each.model, spec, [each.previous]),
+        score_model(
+            each.model,
+            spec,
+            [each.previous],
             group=setting.name,
             family=each.craft.family,
             strength=each.craft.strength,
         )
         for each in crafted_models((setting,), seeds=seeds)
+    ]
+
+
+def score_trained(family: str, seed: int) -> list[Scored]:
+    """Of one family of `trained_models`."""
+    return [
+        score_model(each.model, trained_spec(), group=family, name=each.name)
+        for each in trained_models(family, seed=seed)
+    ]
+
+
+def score_public(held_out: bool) -> list[Scored]:
+    """Of the public models on one side of the split: of their weights alone, for none can be run."""
+    return [
+        score_model(each.model, None, group=each.family, name=each.name)
+        for each in public_models()
+        if each.held_out == held_out
     ]
 
 
@@ -114,7 +147,7 @@ def _highest(training: Training, name: str) -> Scored:
     return Scored(scores=highest, group=training.setting.name, name=name)
 
 
-Task = Callable[[Setting, Any], list[Scored]]
+Task = Callable[[Any, Any], list[Scored]]
 
 
 def pool_of(workers: int) -> ProcessPoolExecutor:
@@ -123,10 +156,13 @@ def pool_of(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=fresh, initializer=torch.set_num_threads, initargs=(1,))
 
 
-def gather(task: Task, settings: Sequence[Setting], given: Any, pool: ProcessPoolExecutor) -> list[Scored]:
+def gather(
+    task: Task, settings: Sequence[Setting | str], given: Any, pool: ProcessPoolExecutor
+) -> list[Scored]:
     """One task a setting, several at a time."""
     found: list[Scored] = []
     for setting, scored in zip(settings, pool.map(task, settings, [given] * len(settings)), strict=True):
         found += scored
-        print(f"{task.__name__}, {setting.name}: {len(found)}", file=sys.stderr, flush=True)
+        name = setting if isinstance(setting, str) else setting.name
+        print(f"{task.__name__}, {name}: {len(found)}", file=sys.stderr, flush=True)
     return found

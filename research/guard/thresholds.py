@@ -23,7 +23,6 @@ _BULK = 0.9
 _MARGINS = tuple(step / 20 for step in range(81))
 _SAFETY = 0.25
 """Added to each margin: the most extreme of these architectures is not the most extreme there is."""
-_MORE_FOR_TRAP = 0.25
 
 LEAST: dict[str, float] = {
     "pass_through": 9.0,  # 3x3 filters that were pruned at random, not by size, reach 7
@@ -31,7 +30,8 @@ LEAST: dict[str, float] = {
     "row_balance": 0.2,  # below two thirds of the variance of independent weights, beyond chance
     "identical_rows": 0.5,  # mean cosine
     "lone_class_row": 0.7,  # four fifths of the energy in one row
-    "class_bias": 0.78,  # five apart: one class 150 times as likely as another
+    "class_bias": 0.78,  # five from all others: one class 150 times as likely as another
+    "fresh_start": 0.8,  # a median cosine of 0.2 with the last round
     "lone_neurons": 0.25,
     "sign_distribution": 0.25,
     "gradient_share": 0.5,  # one label three times the others together
@@ -48,6 +48,8 @@ class Scored:
     """One model's scores: of honest ones with their architecture, of crafted ones with the attack."""
 
     scores: Mapping[str, float]
+    exact: frozenset[str] = frozenset()
+    """Detectors that found the structure itself, so that an alarm of theirs says "trap"."""
     group: str = ""
     name: str = ""
     family: str = ""
@@ -67,14 +69,17 @@ def limits(
     return found
 
 
-def accused(model: Scored, limit: Mapping[str, float]) -> list[str]:
-    """The detectors whose threshold it exceeds."""
-    return [name for name, most in limit.items() if model.scores.get(name, -np.inf) > most]
+def accused(model: Scored, limit: Mapping[str, float], *, of_trap: bool = False) -> list[str]:
+    """The detectors whose threshold it exceeds, or those of them that say "trap"."""
+    alarms = [name for name, most in limit.items() if model.scores.get(name, -np.inf) > most]
+    return [name for name in alarms if name in model.exact] if of_trap else alarms
 
 
-def alarm_share(models: Sequence[Scored], limit: Mapping[str, float]) -> float:
+def alarm_share(models: Sequence[Scored], limit: Mapping[str, float], *, of_trap: bool = False) -> float:
     """Share of models for which at least one of the detectors exceeds its threshold."""
-    return float(np.mean([bool(accused(s, limit)) for s in models])) if models else float("nan")
+    return (
+        float(np.mean([bool(accused(s, limit, of_trap=of_trap)) for s in models])) if models else float("nan")
+    )
 
 
 def left_out_share(honest: Sequence[Scored], margins: Mapping[str, float]) -> float:
@@ -98,15 +103,6 @@ def smallest_margins(honest: Sequence[Scored], names: Sequence[str]) -> dict[str
 def safe_margins(margins: Mapping[str, float]) -> dict[str, float]:
     """With something on top."""
     return {name: margin + _SAFETY for name, margin in margins.items()}
-
-
-def trap_limits(honest: Sequence[Scored], limit: Mapping[str, float]) -> dict[str, float]:
-    """A quarter further from the bulk of honest scores than what makes a model suspicious."""
-    found = {}
-    for name, most in limit.items():
-        bulk = float(np.quantile([s.scores[name] for s in honest if name in s.scores], _BULK))
-        found[name] = most + _MORE_FOR_TRAP * (most - bulk)
-    return found
 
 
 def interval(count: int, of: int) -> list[float]:

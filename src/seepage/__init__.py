@@ -6,6 +6,7 @@
     log.to_html("report.html")
 
     print(seepage.guard(received_model).text())     # on the client's side: is this model a trap?
+    print(seepage.gate(received_model, update, (x, y)).text())  # and what would my update give away?
 
 Names are imported when they are first used, so that `seepage --help` need not wait for torch.
 """
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from seepage.attacks import Attack
     from seepage.core.metric import Metric
     from seepage.core.types import Defense
-    from seepage.engine.gate import rule as gate
+    from seepage.engine.gate import rule
+    from seepage.gating import GateReport, gate, gate_file
     from seepage.guardian import GuardReport, guard, guard_file
     from seepage.report.study import StudyResult
 
@@ -31,11 +33,14 @@ _PLACES = {
     "Metric": "seepage.core.metric:Metric",
     "StudyResult": "seepage.report.study:StudyResult",
     "audit": "seepage.api:audit",
-    "gate": "seepage.engine.gate:rule",
+    "GateReport": "seepage.gating:GateReport",
+    "gate": "seepage.gating:gate",
+    "gate_file": "seepage.gating:gate_file",
     "guard": "seepage.guardian:guard",
     "guard_file": "seepage.guardian:guard_file",
     "open_log": "seepage.api:open_log",
     "reproduce": "seepage.api:reproduce",
+    "rule": "seepage.engine.gate:rule",
     "study": "seepage.api:study",
 }
 """The public names, each with its module and its name there."""
@@ -43,16 +48,19 @@ __all__ = [
     "Attack",
     "AuditResult",
     "Defense",
+    "GateReport",
     "GuardReport",
     "Metric",
     "StudyResult",
     "__version__",
     "audit",
     "gate",
+    "gate_file",
     "guard",
     "guard_file",
     "open_log",
     "reproduce",
+    "rule",
     "study",
 ]
 

@@ -330,6 +330,34 @@ def guard(
 
 @app.command()
 @ends_well
+def gate(
+    model: Annotated[str, typer.Argument(help="The model (name or package.module:function).")],
+    data: Annotated[str, typer.Option(help="Your private batch (name or path). It stays here.")],
+    weights: Annotated[Path | None, typer.Option(help="Received weights: .safetensors, .pt.")] = None,
+    update: Annotated[
+        Path | None, typer.Option(help="What is to be sent (tensors by parameter name); else the gradient.")
+    ] = None,
+    threshold: Annotated[float, typer.Option(help="Share of the batch that may be recovered.")] = 0.0,
+    limit: Annotated[int, typer.Option(help="Examples of the data that are the batch, the first ones.")] = 64,
+    quick: Annotated[bool, typer.Option("--quick", help="One pass alone, no attack is run.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Client side: which of my examples would this update give away, and what should I change?
+
+    Exit code 0: measured, and no more than the threshold. 1: more. 2: could not run. 3: not measured.
+    """
+    from seepage.gating import gate_file
+
+    found = gate_file(
+        model, data=data, weights=weights, update=update, threshold=threshold, limit=limit, quick=quick
+    )
+    print(json.dumps(found.to_dict(), indent=2) if as_json else found.text())
+    codes = {"pass": Code.BELOW, "block": Code.ABOVE, "not measured": Code.NOT_MEASURED}
+    raise typer.Exit(codes[found.answer])
+
+
+@app.command()
+@ends_well
 def reproduce(
     name: Annotated[
         str, typer.Argument(help="A published table, e.g. boenisch2021/table2, or a TOML file like theirs.")

@@ -12,7 +12,7 @@ from torch import nn
 
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Batch, Broadcast, Detector, Finding, Verdict
-from seepage.guardian import check, guard
+from seepage.guardian import check, false_alarms, guard
 from seepage.guardian.detectors import DETECTORS
 from seepage.guardian.detectors.transmission import arrival
 from seepage.guardian.detectors.trap_rows import trap_rows
@@ -58,34 +58,28 @@ def test_one_clean_check_does_not_outvote_an_alarm(monkeypatch: pytest.MonkeyPat
     assert (report.verdict, report.layer) == (Verdict.SUSPICIOUS, "b")
 
 
-SHARES = {"weights": 0.01, "all": 0.02, "with previous": 0.04, "rounds": 0.08}
-
-
 @pytest.mark.parametrize(
-    ("ran", "rate"),
+    ("ran", "group", "rounds"),
     [
-        (("trap_rows",), 0.01),
-        (("trap_rows", "transmission"), 0.02),
-        (("trap_rows", "round_jump"), 0.04),
-        (("trap_rows", "round_jump", "step_history"), 0.12),
-        (("trap_rows", "loss_jump"), 0.09),
+        (("trap_rows",), "weights", False),
+        (("trap_rows", "transmission"), "all", False),
+        (("trap_rows", "round_jump"), "with previous", False),
+        (("trap_rows", "round_jump", "step_history"), "with previous", True),
+        (("trap_rows", "loss_jump"), "weights", True),
     ],
 )
-def test_the_false_alarm_rate_is_that_of_the_checks_that_ran(
-    monkeypatch: pytest.MonkeyPatch, ran: tuple[str, ...], rate: float
+def test_false_alarms_are_those_of_the_checks_that_ran(
+    monkeypatch: pytest.MonkeyPatch, ran: tuple[str, ...], group: str, rounds: bool
 ) -> None:
-    """Comparing rounds adds the rounds' own share: the two can only err more often together."""
-    rates = {name: {"share": share} for name, share in SHARES.items()}
-    shipped = {**check.calibration(), "false_alarms": rates}
-    monkeypatch.setattr(check, "calibration", lambda: shipped)
+    """One count for each population: of the group that ran, and of trainings where rounds were compared."""
+    counted = {"alarms": 1, "models": 9, "families": 3, "interval": [0.1, 0.2]}
+    nothing = {**counted, "models": 0}
+    groups = {name: counted if name == group else nothing for name in ("weights", "all", "with previous")}
+    measured = {"public": groups, "trained": groups, "small": groups, "rounds": counted}
+    monkeypatch.setattr(false_alarms, "calibration", lambda: {"false_alarms": measured})
     report = judged(monkeypatch, **{name: says(Verdict.CLEAN, "a") for name in ran})
-    assert report.false_alarm_rate == pytest.approx(rate)
-
-
-def test_no_share_of_false_alarms_is_above_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = {name: {"share": 0.7} for name in SHARES}
-    monkeypatch.setattr(check, "calibration", lambda: {"false_alarms": rates})
-    assert judged(monkeypatch, step_history=says(Verdict.CLEAN, "a")).false_alarm_rate == 1.0
+    populations = [count.population for count in report.false_alarms.counts]
+    assert populations == ["public", "trained", "small", *(["rounds"] if rounds else [])]
 
 
 class Watching:
@@ -122,18 +116,19 @@ def test_checks_of_ones_own_get_what_they_have_parameters_for(
     assert given["batch"] is None and given["previous"] is rounds[1]
 
 
-def test_a_tenth_of_trapped_rows_is_enough_and_a_twentieth_is_not() -> None:
-    """Crafted rows show from the share on that the score is taken at: the lowest tenth of the rows."""
+def test_two_copied_rows_are_a_trap_and_noisy_ones_need_a_tenth() -> None:
+    """Copies up to rounding exist in no honest layer; with noise on them the lowest tenth decides."""
     scores = []
-    for crafted in (3, 10):
+    for crafted, noise in ((1, 0.0), (3, 0.0), (3, 0.1), (10, 0.1)):
         torch.manual_seed(0)
         layer = nn.Linear(64, 60)
         with torch.no_grad():
             half = layer.weight[:crafted, :32].abs()
             layer.weight[:crafted] = torch.cat([-half, 0.9 * half.flip(1)], dim=1)
+            layer.weight[:crafted] *= 1 + noise * torch.rand(crafted, 64)
         scores.append(trap_rows()(Broadcast(nn.Sequential(layer, nn.ReLU(), nn.Linear(60, 2)))).score)
-    assert scores[0] < 1.0
-    assert scores[1] > 3.0
+    assert scores[0] < 1.0 and scores[1] > 3.0
+    assert scores[2] < 0.3 < scores[3] < 3.0
 
 
 def test_what_arrives_untouched_has_a_large_and_finite_ratio() -> None:

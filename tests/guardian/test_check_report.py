@@ -12,11 +12,13 @@ from torch import nn
 from seepage.core.types import Finding, Verdict
 from seepage.guardian import guard
 from seepage.guardian.check import GuardReport
-from seepage.guardian.detectors import DETECTORS, calibration
+from seepage.guardian.detectors import DETECTORS
 from seepage.guardian.detectors.coverage import Coverage, coverage
+from seepage.guardian.false_alarms import Count, FalseAlarms
 
 ALARM = Finding(verdict=Verdict.TRAP, score=4.0, layer="1", evidence="rows are mirrored")
 DOUBT = Finding(verdict=Verdict.SUSPICIOUS, score=2.5, layer="3", evidence="biases are large")
+RATES = FalseAlarms((Count("public", 1, 80, 20, (0.0003, 0.067)),))
 QUIET = Finding(verdict=Verdict.CLEAN, score=0.1, layer="1", evidence="nothing")
 
 
@@ -27,7 +29,7 @@ def report(**changes: Any) -> GuardReport:
         "evidence": "rows are mirrored",
         "score": 4.0,
         "detector": "trap_rows",
-        "false_alarm_rate": 0.012,
+        "false_alarms": RATES,
         "findings": {"trap_rows": ALARM, "row_balance": DOUBT, "pass_through": QUIET},
         "unchecked": {"transmission": "no spec was given."},
         "seconds": 0.12345,
@@ -40,12 +42,11 @@ def report(**changes: Any) -> GuardReport:
 
 
 def test_a_report_for_people() -> None:
-    held_out = f"{calibration()['held_out_models']} held-out small networks"
     assert report().text().splitlines() == [
         "Verdict: trap (layer '1')",
         "Evidence: rows are mirrored.",
-        f"Check 'trap_rows': 4. Of {held_out}, 1.2% of the honest ones were not passed as clean. Public "
-        "models are accused far more often: take an alarm on one of those as a question, not as an answer.",
+        "Check 'trap_rows': 4. These checks were not silent on 1 of 80 honest public models (weights alone) "
+        "of 20 families (95 % interval 0.0% to 6.7%).",
         "Also: biases are large (row_balance: suspicious).",
         "Layers looked at: 1, 3.",
         "Layer not checked: '5' is stored flat.",
@@ -55,15 +56,12 @@ def test_a_report_for_people() -> None:
     ]
 
 
-def test_what_compares_rounds_names_the_trainings_it_was_tried_on() -> None:
-    shipped = calibration()
-    population = (
-        f"Of {shipped['held_out_models']} held-out small networks and {shipped['held_out_trainings']} "
-        "held-out trainings of ten rounds, "
-    )
-    for name in ("step_history", "loss_jump"):
-        assert population in report(findings={"trap_rows": ALARM, name: QUIET}).text()
-    assert population not in report().text()
+def test_every_rate_names_its_population_and_its_interval() -> None:
+    for count in FalseAlarms.of({"round_jump": QUIET, "step_history": QUIET}).counts:
+        assert f"of {count.models} honest" in str(count) and "95 % interval" in str(count)
+        assert count.interval[1] > 0
+    assert "ten rounds" in FalseAlarms.of({"loss_jump": QUIET}).text()
+    assert "ten rounds" not in FalseAlarms.of({"trap_rows": QUIET}).text()
 
 
 def test_nothing_that_could_be_looked_at() -> None:
@@ -90,7 +88,7 @@ def test_a_report_for_machines() -> None:
         "evidence": "rows are mirrored",
         "detector": "trap_rows",
         "score": 4.0,
-        "false_alarm_rate": 0.012,
+        "false_alarms": {"public": {"alarms": 1, "models": 80, "interval": [0.0003, 0.067]}},
         "seconds": 0.123,
         "findings": {
             "trap_rows": {"verdict": "trap", "score": 4.0, "layer": "1", "evidence": "rows are mirrored"},

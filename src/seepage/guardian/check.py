@@ -16,14 +16,15 @@ from torch import Tensor, nn
 from seepage.core.errors import NotApplicable
 from seepage.core.registry import wants
 from seepage.core.types import Batch, Broadcast, Detector, Finding, InputSpec, Verdict
-from seepage.guardian.detectors import DETECTORS, calibration, looking_at
+from seepage.guardian.detectors import DETECTORS
 from seepage.guardian.detectors.coverage import Coverage, coverage
+from seepage.guardian.false_alarms import FalseAlarms
 
 CAVEAT = (
     "A clean verdict does not mean that training on this model is private. Honest weights leak too: single "
     "examples can be read from the gradients of an untouched model (Boenisch et al. 2021, Section 5), and an "
     "attacker who knows these checks can stay below their thresholds (Section 10.1). It means only that none "
-    "of the known signs was found."
+    "of the known signs was found. What your own update gives away is measured by the gate (`seepage gate`)."
 )
 
 _ORDER = (Verdict.CLEAN, Verdict.SUSPICIOUS, Verdict.TRAP)
@@ -39,9 +40,8 @@ class GuardReport:
     score: float | None
     """Of the detector that decided; None where none could be run."""
     detector: str | None
-    false_alarm_rate: float
-    """Share of held-out honest models for which the guard, with these checks, was not silent. With a history
-    plus the share of held-out honest trainings in which comparing ten rounds was not silent: a bound."""
+    false_alarms: FalseAlarms
+    """How often these checks were not silent on honest models that had no part in the calibration."""
     findings: Mapping[str, Finding]
     unchecked: Mapping[str, str]
     """Detectors that could not be run, with the reason."""
@@ -57,9 +57,8 @@ class GuardReport:
         lines.append(f"Evidence: {self.evidence}.")
         if self.detector is not None:
             lines.append(
-                f"Check '{self.detector}': {self.score:.3g}. Of {self._honest()}, "
-                f"{self.false_alarm_rate:.1%} of the honest ones were not passed as clean. Public models are "
-                "accused far more often: take an alarm on one of those as a question, not as an answer."
+                f"Check '{self.detector}': {self.score:.3g}. These checks were not silent on "
+                f"{self.false_alarms.text()}."
             )
         lines += [f"Also: {f.evidence} ({n}: {f.verdict.value})." for n, f in self._others()]
         lines.append(f"Layers looked at: {_few(self.layers.read) or 'none'}.")
@@ -77,7 +76,7 @@ class GuardReport:
             "evidence": self.evidence,
             "detector": self.detector,
             "score": self.score,
-            "false_alarm_rate": self.false_alarm_rate,
+            "false_alarms": self.false_alarms.to_dict(),
             "seconds": round(self.seconds, 3),
             "findings": {
                 n: {"verdict": f.verdict.value, "score": f.score, "layer": f.layer, "evidence": f.evidence}
@@ -95,13 +94,6 @@ class GuardReport:
             for name, finding in self.findings.items()
             if finding.verdict is not Verdict.CLEAN and name != self.detector
         ]
-
-    def _honest(self) -> str:
-        shipped = calibration()
-        models = f"{shipped['held_out_models']} held-out small networks"
-        if not _compared(self.findings):
-            return models
-        return f"{models} and {shipped['held_out_trainings']} held-out trainings of ten rounds"
 
 
 def guard(
@@ -189,7 +181,7 @@ def _combine(
         evidence=evidence,
         score=score,
         detector=name,
-        false_alarm_rate=_false_alarm_rate(findings),
+        false_alarms=FalseAlarms.of(findings),
         findings=findings,
         unchecked=unchecked,
         seconds=seconds,
@@ -200,18 +192,3 @@ def _combine(
 def _few(names: Sequence[str], limit: int = 6) -> str:
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
-
-
-def _false_alarm_rate(findings: Mapping[str, Finding]) -> float:
-    rates = calibration()["false_alarms"]
-    models = "weights"
-    if any(n in findings for n in looking_at("behaviour")):
-        models = "all"
-    if "round_jump" in findings:
-        models = "with previous"
-    rounds = float(rates["rounds"]["share"]) if _compared(findings) else 0.0
-    return min(1.0, float(rates[models]["share"]) + rounds)
-
-
-def _compared(findings: Mapping[str, Finding]) -> bool:
-    return "step_history" in findings or "loss_jump" in findings

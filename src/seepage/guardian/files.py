@@ -14,6 +14,7 @@ from seepage.core.types import InputSpec
 from seepage.data import Dataset, load_data, standardised
 from seepage.guardian.check import GuardReport, guard
 from seepage.guardian.detectors import as_module
+from seepage.guardian.detectors.layers import fresh_generator
 from seepage.models.loading import build_model
 from seepage.models.weights import read_state_dict
 
@@ -63,7 +64,7 @@ def guard_file(
     last = as_module(states[-1]) if states else None
     examples = None
     if public is not None:
-        order = torch.randperm(len(public), generator=torch.Generator().manual_seed(0))
+        order = torch.randperm(len(public), generator=fresh_generator())
         examples = public.batch(order[:_MOST_EXAMPLES])
     return guard(model, previous=last, history=before, sample=examples, spec=known)
 

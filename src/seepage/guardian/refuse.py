@@ -15,8 +15,8 @@ from seepage.guardian.detectors.loss_jump import loss_jump
 from seepage.guardian.detectors.step_history import MOST_ROUNDS
 
 
-def refuse_traps(*, spec: InputSpec | None = None, strict: bool = False) -> Defense:
-    """Client: train only on models that the guard does not call a trap. Heuristic: honest models leak too.
+def refuse_traps(*, spec: InputSpec | None = None, strict: bool = True) -> Defense:
+    """Client: train only on models that the guard calls clean. Heuristic: honest models leak too.
 
     A model that could not be checked is refused as well: a client that cannot look has no reason to trust.
 
@@ -24,7 +24,8 @@ def refuse_traps(*, spec: InputSpec | None = None, strict: bool = False) -> Defe
     before the verdict on weights, behaviour and steps; after it the losses on the batch are compared, for
     which the models are only evaluated.
     spec: with it the model is also run on noise.
-    strict: refuse suspicious models as well; `GuardReport.false_alarm_rate` says how often that is wrong.
+    strict: refuse suspicious models as well; `GuardReport.false_alarms` says how often that is wrong. Without
+    it only what has the exact structure of a known attack is refused.
     """
     accepted = frozenset({Verdict.CLEAN} if strict else {Verdict.CLEAN, Verdict.SUSPICIOUS})
     kept: dict[int, nn.Module] = {}
@@ -86,6 +87,6 @@ def _refusal(number: int, evidence: str) -> str:
     )
 
 
-def refuse_in_audit(*, strict: bool = False, deployment: Deployment | None = None) -> Defense:
+def refuse_in_audit(*, strict: bool = True, deployment: Deployment | None = None) -> Defense:
     """`refuse_traps` with the inputs that the audit knows."""
     return refuse_traps(spec=None if deployment is None else deployment.input, strict=strict)

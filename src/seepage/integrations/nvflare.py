@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.event_type import EventType
@@ -20,9 +22,11 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.app_constant import AppConstants
-from torch import Tensor
+from torch import Tensor, nn
 
 from seepage.core.errors import SeepageError
+from seepage.core.types import Batch
+from seepage.gating.middle import Action, Gatekeeper
 from seepage.record.exchanges import Recorder, from_dxo
 
 _KINDS = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
@@ -48,12 +52,12 @@ class RecordExchanges(DXOFilter):  # type: ignore[misc]  # nvflare has no types
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Before a task is executed: keep the model that it came with."""
         if event_type == EventType.BEFORE_TASK_EXECUTION:
-            self._keep(fl_ctx.get_prop(FLContextKey.TASK_DATA), fl_ctx)
+            keep_received(fl_ctx.get_prop(FLContextKey.TASK_DATA), fl_ctx)
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
         """None: FLARE's word for a DXO that was not filtered."""
         if self.get_prop(FilterContextKey.CHAIN_TYPE) == FilterChainType.TASK_DATA_CHAIN:
-            self._keep(shareable, fl_ctx)
+            keep_received(shareable, fl_ctx)
             return
         model = self._received.get(fl_ctx.get_identity_name())
         if model is None:
@@ -67,15 +71,6 @@ class RecordExchanges(DXOFilter):  # type: ignore[misc]  # nvflare has no types
             self._write(model, dxo, shareable, fl_ctx)
         except SeepageError as error:  # a recorder must not stop a training; it says what is missing
             self.log_error(fl_ctx, f"this exchange was not recorded: {error}")
-
-    def _keep(self, shareable: Any, fl_ctx: FLContext) -> None:
-        try:
-            dxo = from_shareable(shareable)
-        except (TypeError, ValueError, AttributeError):  # a task without weights
-            return
-        if dxo.data_kind == DataKind.WEIGHTS:
-            tensors, _ = from_dxo(dxo)
-            self._received[fl_ctx.get_identity_name()] = {n: t.clone() for n, t in tensors.items()}
 
     def _write(self, model: dict[str, Tensor], dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
         update, facts = from_dxo(dxo)
@@ -91,6 +86,59 @@ class RecordExchanges(DXOFilter):  # type: ignore[misc]  # nvflare has no types
             client=site_number(fl_ctx.get_identity_name()) if self.client is None else self.client,
             **facts,
         )
+
+
+class GateUpdates(DXOFilter):  # type: ignore[misc]  # nvflare has no types
+    """Measures what a site sends before it leaves; what is above the threshold is altered or withheld.
+
+    A withheld result holds the received weights, or no change at all. The received model is kept as
+    `RecordExchanges` keeps it. model: the network. batch: a function that returns this site's private
+    examples. action, options: as `seepage.gating.Gatekeeper` and `seepage.gate` take them.
+    """
+
+    def __init__(
+        self, model: nn.Module, batch: Callable[[], Batch], action: Action = "withhold", **options: Any
+    ) -> None:
+        super().__init__(supported_data_kinds=_KINDS, data_kinds_to_filter=_KINDS)
+        self.model, self.batch, self.keeper = model, batch, Gatekeeper(action, options)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Before a task is executed: keep the model that it came with."""
+        if event_type == EventType.BEFORE_TASK_EXECUTION:
+            keep_received(fl_ctx.get_prop(FLContextKey.TASK_DATA), fl_ctx)
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
+        """The DXO to send; None where it passes as it is."""
+        if self.get_prop(FilterContextKey.CHAIN_TYPE) == FilterChainType.TASK_DATA_CHAIN:
+            keep_received(shareable, fl_ctx)
+            return None
+        received = RecordExchanges._received.get(fl_ctx.get_identity_name())
+        sent, _ = from_dxo(dxo)
+        if received is None:
+            self.log_error(fl_ctx, "withheld, for the received model was not seen")
+            return self._of(dxo, sent, {name: torch.zeros_like(t) for name, t in sent.items()})
+        differs = dxo.data_kind == DataKind.WEIGHT_DIFF
+        trained = {n: received[n] + t for n, t in sent.items()} if differs else sent
+        allowed = self.keeper.weights(self.model, received, trained, self.batch())
+        self.log_info(fl_ctx, self.keeper.log[-1])
+        allowed = {n: received[n] for n in sent} if allowed is None else allowed
+        return self._of(dxo, sent, {n: allowed[n] - received[n] for n in sent} if differs else allowed)
+
+    def _of(self, dxo: DXO, sent: dict[str, Tensor], tensors: dict[str, Tensor]) -> DXO:
+        arrays = {n: tensors[n].to(sent[n]).cpu().numpy() for n in sent}
+        dxo.data = {**dxo.data, **arrays}
+        return dxo
+
+
+def keep_received(shareable: Any, fl_ctx: FLContext) -> None:
+    """Remember the model that a task came with."""
+    try:
+        dxo = from_shareable(shareable)
+    except (TypeError, ValueError, AttributeError):  # a task without weights
+        return
+    if dxo.data_kind == DataKind.WEIGHTS:
+        tensors, _ = from_dxo(dxo)
+        RecordExchanges._received[fl_ctx.get_identity_name()] = {n: t.clone() for n, t in tensors.items()}
 
 
 def site_number(name: str) -> int:

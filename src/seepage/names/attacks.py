@@ -29,6 +29,9 @@ ATTACKS: dict[str, Entry] = {
     "patch_embedding": _attack("seepage.attacks.closed_form.patch_embedding:patch_embedding"),
     "trap_weights": _attack("seepage.attacks.traps.trap_weights:trap_weights", "craft_weights"),
     "quantile_traps": _attack("seepage.attacks.traps.quantile_traps:quantile_traps", "craft_weights"),
+    "shifted_rows": _attack(
+        "seepage.attacks.traps.shifted_rows:shifted_rows", "auxiliary_data", "craft_weights"
+    ),
     "imprint": _attack("seepage.attacks.traps.imprint:imprint", "craft_weights"),
     "class_fishing": _attack("seepage.attacks.fishing.class_fishing:class_fishing", *_FISHES),
     "feature_fishing": _attack(

@@ -28,6 +28,7 @@ DETECTORS: dict[str, Entry] = {
     "gradient_share": _detector("seepage.guardian.detectors.gradient_share:gradient_share", "behaviour"),
     "transmission": _detector("seepage.guardian.detectors.transmission:transmission", "behaviour"),
     "round_jump": _detector("seepage.guardian.detectors.round_jump:round_jump", "rounds"),
+    "fresh_start": _detector("seepage.guardian.detectors.fresh_start:fresh_start", "rounds"),
     "step_history": _detector("seepage.guardian.detectors.step_history:step_history", "rounds"),
     "loss_jump": _detector("seepage.guardian.detectors.loss_jump:loss_jump", "rounds"),
 }

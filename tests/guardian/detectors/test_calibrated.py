@@ -14,11 +14,12 @@ from research.guard.thresholds import (
     limits,
     safe_margins,
     smallest_margins,
-    trap_limits,
 )
 from scipy.stats import beta
 
+from seepage.core.types import Verdict
 from seepage.guardian.detectors import DETECTORS, calibration
+from seepage.guardian.detectors.calibrated import Reading, Thresholds, judge
 
 NAMES = ("silenced_rows", "quantile_biases")  # without a least threshold
 
@@ -67,9 +68,22 @@ def test_margins_are_the_smallest_that_hold_for_unseen_architectures() -> None:
         assert left_out_share(honest, {name: margin - 0.05}) > AIM / len(NAMES)
     assert left_out_share(honest, margins) <= AIM  # all detectors together
     suspicious = limits(honest, safe_margins(margins))
-    trap = trap_limits(honest, suspicious)
     top = limits(honest, margins)
-    assert all(trap[name] > suspicious[name] > top[name] for name in NAMES)
+    assert all(suspicious[name] > top[name] for name in NAMES)
+
+
+def test_only_the_structure_itself_is_called_a_trap() -> None:
+    limits_at_one = Thresholds(suspicious=1.0)
+    for score, exact, verdict in (
+        (2.0, True, Verdict.TRAP),
+        (2.0, False, Verdict.SUSPICIOUS),
+        (1.0, True, Verdict.CLEAN),
+    ):
+        reading = Reading(score=score, layer=None, evidence="", exact=exact)
+        assert judge(reading, limits_at_one).verdict is verdict
+    certain = Scored(scores={"trap_rows": 2.0}, exact=frozenset({"trap_rows"}))
+    assert accused(certain, {"trap_rows": 1.0}, of_trap=True) == ["trap_rows"]
+    assert not accused(Scored(scores={"trap_rows": 2.0}), {"trap_rows": 1.0}, of_trap=True)
 
 
 def test_interval_is_the_beta_quantile() -> None:
@@ -81,10 +95,13 @@ def test_interval_is_the_beta_quantile() -> None:
 def test_the_shipped_calibration_is_complete() -> None:
     shipped = calibration()
     assert set(shipped["thresholds"]) == set(DETECTORS)
-    assert shipped["calibration_models"] >= 300
-    assert shipped["held_out_models"] >= 300
-    assert all(t["suspicious"] <= t["trap"] for t in shipped["thresholds"].values())
-    for found in shipped["false_alarms"].values():
+    populations = {"public", "trained", "small"}
+    assert set(shipped["calibration_models"]) == populations
+    found_in = shipped["false_alarms"]
+    assert set(found_in) == {*populations, "rounds"}
+    assert found_in["public"]["weights"]["models"] + found_in["trained"]["weights"]["models"] >= 150
+    counts = [group for name in populations for group in found_in[name].values()]
+    for found in (*counts, found_in["rounds"], *shipped["false_alarms_as_trap"].values()):
         assert found["share"] == pytest.approx(found["alarms"] / found["models"], abs=1e-4)
         assert len(found["where"]) == found["alarms"]
         assert found["interval"][0] <= found["share"] <= found["interval"][1]

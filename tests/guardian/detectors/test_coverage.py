@@ -130,10 +130,10 @@ def test_everything_in_honest_models_is_read() -> None:
         assert coverage(model).enough, (model, coverage(model).unread)
 
 
-def test_recurrent_layers_are_named_as_not_checked() -> None:
-    report = guard(nn.LSTM(10, 20))
-    assert report.verdict is Verdict.NOT_CHECKED
-    assert "weight_ih_l0" in report.evidence
+def test_recurrent_layers_are_read() -> None:
+    report = guard(nn.LSTM(10, 20, 2, bidirectional=True))
+    assert report.verdict is Verdict.CLEAN
+    assert {"weight_ih_l0", "weight_hh_l1_reverse"} <= set(report.layers.read)
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn])
@@ -144,4 +144,6 @@ def test_shorter_and_longer_floats_are_read(kind: torch.dtype) -> None:
     crafted = trap_weights().craft(net(), [], Knowledge(input=SPEC))
     assert crafted is not None
     short = {name: tensor.to(kind) for name, tensor in crafted.model.state_dict().items()}
-    assert guard(as_module(short)).verdict is Verdict.TRAP
+    # eight bits leave three digits of a weight's size, and no copies that are exact
+    told = Verdict.SUSPICIOUS if kind is torch.float8_e4m3fn else Verdict.TRAP
+    assert guard(as_module(short)).verdict is told

@@ -15,6 +15,7 @@ from seepage.guardian.detectors import DETECTORS, looking_at
 from seepage.guardian.detectors.gradient_share import d_snr
 from seepage.guardian.detectors.gradient_share import measure as measure_share
 from seepage.guardian.detectors.harmless import Probe, noise
+from seepage.guardian.detectors.layers import same_draws
 from seepage.guardian.detectors.lone_neurons import lone_share
 from seepage.guardian.detectors.transmission import arrival
 
@@ -34,24 +35,24 @@ def test_fresh_nets_behave(name: str, seed: int) -> None:
     assert DETECTORS[name](spec=SPEC)(Broadcast(net(seed))).verdict is Verdict.CLEAN
 
 
-def test_transmitted_input_is_a_trap() -> None:
+def test_transmitted_input_is_suspicious() -> None:
     model = net()
     with torch.no_grad():
         model[1].weight[:64] = torch.diag(0.5 + torch.rand(64))[torch.randperm(64)]
         model[1].bias[:64] = 0
     finding = DETECTORS["transmission"](spec=SPEC)(Broadcast(model))
-    assert finding.verdict is Verdict.TRAP
+    assert finding.verdict is Verdict.SUSPICIOUS
     assert finding.layer == "3"
 
 
-def test_one_class_alone_in_the_gradient_is_a_trap() -> None:
+def test_one_class_alone_in_the_gradient_is_suspicious() -> None:
     model = net()
     with torch.no_grad():
         model[5].weight[[0, 1, 2, 4]] = 0
         model[5].bias.fill_(1000.0)
         model[5].bias[3] = 0
     finding = DETECTORS["gradient_share"](spec=SPEC)(Broadcast(model))
-    assert finding.verdict is Verdict.TRAP
+    assert finding.verdict is Verdict.SUSPICIOUS
     assert finding.score > 3  # one label has a thousand times the gradient of all others together
     assert "D-SNR" in finding.evidence
 
@@ -59,7 +60,8 @@ def test_one_class_alone_in_the_gradient_is_a_trap() -> None:
 def test_one_input_alone_in_the_gradient_is_honest() -> None:
     """A silent layer lets one input through: its gradient is all there is, whatever its label."""
     model = net()
-    inputs = Probe(SPEC).inputs(16, like=model).flatten(1)
+    with same_draws(0):
+        inputs = Probe(SPEC).inputs(16, like=model).flatten(1)
     with torch.no_grad():
         model[1].weight.zero_()
         model[1].weight[0] = inputs[3] - inputs.mean(dim=0)
@@ -67,13 +69,15 @@ def test_one_input_alone_in_the_gradient_is_honest() -> None:
         first, second = response.topk(2).values
         model[1].bias.fill_(-1.0)
         model[1].bias[0] = -(first + second) / 2
-    assert DETECTORS["gradient_share"](spec=SPEC)(Broadcast(model)).verdict is Verdict.CLEAN
+    with same_draws(0):
+        assert DETECTORS["gradient_share"](spec=SPEC)(Broadcast(model)).verdict is Verdict.CLEAN
 
 
 def test_d_snr_of_a_layer_is_that_of_separate_backward_passes() -> None:
     model = net().eval()
     probe = Probe(SPEC)
-    inputs = probe.inputs(16, like=model)
+    with same_draws(0):
+        inputs = probe.inputs(16, like=model)
     best = -math.inf
     for name, _ in model.named_parameters():
         if not name.endswith("weight"):
@@ -85,7 +89,8 @@ def test_d_snr_of_a_layer_is_that_of_separate_backward_passes() -> None:
             total.mean().backward()
             norms.append(float(model.get_parameter(name).grad.norm()))
         best = max(best, math.log10(max(norms) / (sum(norms) - max(norms))))
-    assert measure_share(model, probe).score == pytest.approx(best, abs=1e-4)
+    with same_draws(0):
+        assert measure_share(model, probe).score == pytest.approx(best, abs=1e-4)
     assert d_snr(torch.zeros(3)) == 0
 
 
@@ -109,7 +114,7 @@ def test_filters_pruned_to_single_weights_are_not_judged_by_transmission() -> No
         DETECTORS["transmission"](spec=SPEC)(Broadcast(model))
     with torch.no_grad():
         model[0].weight.add_(1e-3)  # the same transmission, but not by sparsity
-    assert DETECTORS["transmission"](spec=SPEC)(Broadcast(model)).verdict is Verdict.TRAP
+    assert DETECTORS["transmission"](spec=SPEC)(Broadcast(model)).verdict is Verdict.SUSPICIOUS
 
 
 def test_arrival_ratio_of_a_known_mixture() -> None:

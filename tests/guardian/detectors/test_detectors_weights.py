@@ -17,7 +17,8 @@ from seepage.core.types import Broadcast, Verdict
 from seepage.guardian.detectors import DETECTORS, looking_at
 from seepage.guardian.detectors.fishing_head import others_share
 from seepage.guardian.detectors.identical_rows import likeness
-from seepage.guardian.detectors.layers import as_module, weight_layers
+from seepage.guardian.detectors.layers import as_module, same_draws, sampled, weight_layers
+from seepage.guardian.detectors.pass_through import passed
 from seepage.guardian.detectors.quantile_biases import explained
 from seepage.guardian.detectors.row_balance import sum_variance
 from seepage.guardian.detectors.sign_distribution import distance
@@ -83,8 +84,9 @@ def huge_bias(layer: nn.Linear) -> None:
 
 
 def negative_filters(model: nn.Sequential) -> None:
-    model[2].weight.data[3:] = -model[2].weight.data[3:].abs()
-    model[2].weight.data[0, 5, 1, 1] = 2.0  # 12 of 13 parts of the energy of a filter that is not silent
+    for layer in (model[0], model[2]):  # an input has to pass both
+        layer.weight.data[3:] = -layer.weight.data[3:].abs()
+        layer.weight.data[0, 1, 1, 1] = 2.0  # most of the energy of a filter that is not silent
 
 
 POSITIVES: dict[str, tuple[Callable[[], nn.Sequential], Callable[[nn.Sequential], None], str]] = {
@@ -93,20 +95,24 @@ POSITIVES: dict[str, tuple[Callable[[], nn.Sequential], Callable[[nn.Sequential]
     "row_balance": (dense, lambda m: set_trap_rows(m[0], scale=0.97), "0"),
     "identical_rows": (dense, lambda m: ladder(m[0]), "0"),
     "quantile_biases": (dense, lambda m: quantile_bias(m[0]), "0"),
-    "silenced_rows": (conv, negative_filters, "2"),
+    "silenced_rows": (conv, negative_filters, "0"),
     "lone_class_row": (dense, lambda m: lone_row(m[4]), "4"),
     "class_bias": (dense, lambda m: huge_bias(m[4]), "4"),
     "sign_distribution": (dense, lambda m: set_trap_rows(m[0], scale=0.3), "0"),
 }
 
 
+STATISTICS = {"row_balance", "silenced_rows", "class_bias", "sign_distribution"}
+"""What they measure some honest model has as well: they may raise a suspicion and no more."""
+
+
 @pytest.mark.parametrize("name", looking_at("weights"))
-def test_hand_built_positive_is_a_trap_and_names_its_layer(name: str) -> None:
+def test_hand_built_positive_is_found_and_names_its_layer(name: str) -> None:
     build, craft, layer = POSITIVES[name]
     model = build()
     craft(model)
     finding = DETECTORS[name]()(Broadcast(model))
-    assert finding.verdict is Verdict.TRAP
+    assert finding.verdict is (Verdict.SUSPICIOUS if name in STATISTICS else Verdict.TRAP)
     assert finding.layer == layer
     assert f"'{layer}'" in finding.evidence
 
@@ -115,7 +121,43 @@ def test_hand_built_positive_is_a_trap_and_names_its_layer(name: str) -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("name", looking_at("weights"))
 def test_fresh_honest_nets_are_clean(name: str, build: Callable[[int], nn.Module], seed: int) -> None:
-    assert DETECTORS[name]()(Broadcast(build(seed))).verdict is Verdict.CLEAN
+    try:
+        assert DETECTORS[name]()(Broadcast(build(seed))).verdict is Verdict.CLEAN
+    except NotApplicable as reason:  # convolutions mix the input before any dense layer reads it
+        assert (build is conv and "an input reaches" in str(reason)) or "reads the input" in str(reason)
+
+
+def test_a_depthwise_filter_and_a_few_single_entries_are_no_pass_through() -> None:
+    """EfficientNets and MobileNets have them: nothing is carried while other convolutions mix."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3, groups=16), nn.Conv2d(16, 32, 1))
+    for row in range(4):
+        for layer in (model[1], model[2]):
+            layer.weight.data[row] = 0
+            layer.weight.data[row, 0, 0, 0] = 1.0
+    assert DETECTORS["pass_through"]()(Broadcast(model)).verdict is Verdict.CLEAN
+    model[0].weight.data[:3] = 0
+    model[0].weight.data[[0, 1, 2], [0, 1, 2], 1, 1] = 1.0  # now the input does pass
+    assert DETECTORS["pass_through"]()(Broadcast(model)).verdict is not Verdict.CLEAN
+
+
+def test_balanced_rows_behind_convolutions_are_training() -> None:
+    """A trap has to read the input; what lies behind convolutions is balanced by training."""
+    model = conv()
+    model[5].weight.data -= model[5].weight.data.mean(dim=1, keepdim=True)
+    with pytest.raises(NotApplicable, match="an input reaches"):
+        DETECTORS["row_balance"]()(Broadcast(model))
+    flat = nn.Sequential(copy.deepcopy(model[5]), nn.ReLU(), nn.Linear(64, 10))
+    assert DETECTORS["row_balance"]()(Broadcast(flat)).verdict is not Verdict.CLEAN
+
+
+def test_the_rows_looked_at_are_drawn_anew() -> None:
+    rows = torch.arange(200.0).unsqueeze(1)
+    assert not torch.equal(sampled(rows, 64), sampled(rows, 64))
+    with same_draws(3):
+        once = sampled(rows, 64)
+    with same_draws(3):
+        assert torch.equal(once, sampled(rows, 64))
 
 
 def test_pruned_filters_are_no_pass_through() -> None:
@@ -227,9 +269,10 @@ def test_lone_weights_that_just_escaped_pruning_are_no_pass_through() -> None:
     layer.weight.data[layer.weight.data.abs() < limit] = 0
     single = (layer.weight.data != 0).sum(dim=1) == 1
     assert bool(single.any())
-    assert "no row" in DETECTORS["pass_through"]()(Broadcast(nn.Sequential(layer))).evidence
+    layers = weight_layers(nn.Sequential(layer))
+    assert passed(layers[0]).count == 0
     layer.weight.data[single] *= 10  # made, not left over
-    assert "1 of 10 rows" in DETECTORS["pass_through"]()(Broadcast(nn.Sequential(layer))).evidence
+    assert passed(weight_layers(nn.Sequential(layer))[0]).count == 1
 
 
 def test_layers_of_a_state_dict_are_those_of_the_model() -> None:
@@ -270,4 +313,4 @@ def test_float16_and_bfloat16_are_read() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         model = dense().to(dtype)
         set_trap_rows(model[0])
-        assert DETECTORS["row_balance"]()(Broadcast(model)).verdict is Verdict.TRAP
+        assert DETECTORS["row_balance"]()(Broadcast(model)).verdict is Verdict.SUSPICIOUS

@@ -23,6 +23,6 @@ def looking_at(what: str) -> tuple[str, ...]:
     """Our own detectors of one group: "weights", "behaviour" or "rounds".
 
     >>> looking_at("rounds")
-    ('round_jump', 'step_history', 'loss_jump')
+    ('round_jump', 'fresh_start', 'step_history', 'loss_jump')
     """
     return tuple(name for name, entry in names.DETECTORS.items() if entry.facts["looks_at"] == what)

@@ -17,7 +17,7 @@ from typing import Any
 
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Broadcast, Detector, Finding, Verdict
-from seepage.guardian.detectors.layers import WeightLayer, weight_layers
+from seepage.guardian.detectors.layers import WeightLayer, same_draws, weight_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +27,16 @@ class Reading:
     score: float
     layer: str | None
     evidence: str
+    exact: bool = False
+    """The structure itself was found, up to rounding. A statistic alone may say "suspicious" at most: some
+    honest model has a larger one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """suspicious: exceeded by one in a hundred calibration models, over all detectors together.
-    trap: by none of those seen, with a margin."""
+    """Exceeded by at most one in a hundred calibration models, over all detectors together."""
 
     suspicious: float
-    trap: float
 
 
 Measure = Callable[[Sequence[WeightLayer]], Reading]
@@ -45,10 +46,11 @@ _scores_only: ContextVar[bool] = ContextVar("scores_only", default=False)
 
 @contextmanager
 def scores_only() -> Iterator[None]:
-    """Inside, detectors measure and never alarm: for calibrating them."""
+    """Inside, every score counts as an alarm, and the same rows are drawn each time: for calibrating."""
     token = _scores_only.set(True)
     try:
-        yield
+        with same_draws(0):
+            yield
     finally:
         _scores_only.reset(token)
 
@@ -66,24 +68,19 @@ def calibration() -> dict[str, Any]:
 def thresholds(name: str) -> Thresholds:
     """Of one detector.
 
-    >>> found = thresholds("trap_rows")
-    >>> found.suspicious <= found.trap
+    >>> thresholds("trap_rows").suspicious > 0
     True
     """
     if _scores_only.get():
-        return Thresholds(suspicious=math.inf, trap=math.inf)
-    both = calibration()["thresholds"][name]
-    return Thresholds(suspicious=both["suspicious"], trap=both["trap"])
+        return Thresholds(suspicious=-math.inf)
+    return Thresholds(suspicious=calibration()["thresholds"][name])
 
 
 def judge(reading: Reading, limits: Thresholds) -> Finding:
     """The verdict that a score deserves."""
-    if reading.score > limits.trap:
-        verdict = Verdict.TRAP
-    elif reading.score > limits.suspicious:
-        verdict = Verdict.SUSPICIOUS
-    else:
-        verdict = Verdict.CLEAN
+    verdict = Verdict.CLEAN
+    if reading.score > limits.suspicious:
+        verdict = Verdict.TRAP if reading.exact else Verdict.SUSPICIOUS
     return Finding(verdict=verdict, evidence=reading.evidence, score=reading.score, layer=reading.layer)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.guardian.detectors.layers import WeightLayer, classifier, of_kind, weight_layers
+from seepage.guardian.detectors.layers import WeightLayer, heads, is_weight, of_kind, weight_layers
 
 LEAST_FAN_IN = 8
 """Inputs from which on a row is looked at. Derived: what the check that needs the fewest (`pass_through`)
@@ -62,8 +62,7 @@ def coverage(model: nn.Module) -> Coverage:
     {'0.weight': 'is stored flat'}
     """
     layers = weight_layers(model)
-    head = classifier(layers)
-    looked_at = [*of_kind(layers, "dense", "conv", fan_in=LEAST_FAN_IN), *([head] if head else [])]
+    looked_at = [*of_kind(layers, "dense", "conv", fan_in=LEAST_FAN_IN), *heads(layers)]
     names = {layer.name for layer in looked_at}
     unread = dict(_unread(model.state_dict(), layers))
     left_out = {
@@ -87,15 +86,15 @@ def _unread(state: Mapping[str, Any], layers: Sequence[WeightLayer]) -> Iterator
     for name, tensor in tensors.items():
         if tensor.numel() <= 1:
             continue
-        is_weight = name.endswith("weight")
-        bias = tensors.get(name.removesuffix("weight") + "bias") if is_weight else None
+        named = is_weight(name)
+        bias = tensors.get("bias".join(name.rsplit("weight", 1))) if named else None
         if not tensor.is_floating_point():
-            if (is_weight and tensor.dim() >= 2) or tensor.dtype not in _INDICES:
+            if (named and tensor.dim() >= 2) or tensor.dtype not in _INDICES:
                 yield name, f"is stored as {str(tensor.dtype).removeprefix('torch.')}"
-        elif tensor.squeeze().dim() < 2 and (not is_weight or tensor.dim() < 2):
-            if is_weight and _is_flat(tensor, bias, longest):
+        elif tensor.squeeze().dim() < 2 and (not named or tensor.dim() < 2):
+            if named and _is_flat(tensor, bias, longest):
                 yield name, "is stored flat"
-        elif not is_weight:
+        elif not named:
             if not any(part in name.lower() for part in _NO_LAYER):
                 yield name, "is not called a weight"
         elif _is_transposed(tensor, bias) or name.removesuffix(".weight") in chain:

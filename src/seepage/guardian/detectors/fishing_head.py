@@ -9,12 +9,16 @@ from torch import Tensor
 
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Detector
-from seepage.guardian.detectors.calibrated import Reading, weight_detector
-from seepage.guardian.detectors.layers import WeightLayer, classifier
+from seepage.guardian.detectors.calibrated import Reading, most_striking, weight_detector
+from seepage.guardian.detectors.layers import WeightLayer, heads
 
 _SMALLEST = 1e-9
 """Smallest share that is told from 0. Derived: below the rounding of float32 (6e-8), so that no share that
 can be told is cut off."""
+
+_ZERO = 1e-6
+"""Share of the energy from which on the other rows are zero or equal. Derived: the square of what rounding to
+half precision leaves (5e-4), with room."""
 
 
 def lone_class_row() -> Detector:
@@ -28,13 +32,17 @@ def class_bias() -> Detector:
 
 
 def measure_rows(layers: Sequence[WeightLayer]) -> Reading:
-    head = _head(layers)
-    rest, index = others_share(head.rows)
-    words = (
-        f"outside the row of class {index}, the classes of '{head.name}' differ by {rest:.2g} of the layer's "
-        f"energy, where {len(head.rows)} alike classes have {1 - 1 / len(head.rows):.2g}"
-    )
-    return Reading(score=-math.log10(max(rest, _SMALLEST)), layer=head.name, evidence=words)
+    readings = []
+    for head in _heads(layers):
+        rest, index = others_share(head.rows)
+        words = (
+            f"outside the row of class {index}, the classes of '{head.name}' differ by {rest:.2g} of the "
+            f"layer's energy, where {len(head.rows)} alike classes have {1 - 1 / len(head.rows):.2g}"
+        )
+        exact = rest <= _ZERO and len(head.rows) > 2
+        score = -math.log10(max(rest, _SMALLEST))
+        readings.append(Reading(score=score, layer=head.name, evidence=words, exact=exact))
+    return max(readings, key=lambda reading: reading.score)
 
 
 def others_share(rows: Tensor) -> tuple[float, int]:
@@ -57,18 +65,37 @@ def others_share(rows: Tensor) -> tuple[float, int]:
 
 
 def measure_bias(layers: Sequence[WeightLayer]) -> Reading:
-    head = _head(layers)
-    if head.bias is None:
-        raise NotApplicable(f"the classifier '{head.name}' has no bias, so its biases could not be checked.")
-    spread = float(head.bias.max() - head.bias.min())
-    words = f"the biases of the classes in '{head.name}' lie {spread:.3g} apart"
-    return Reading(score=math.log10(1 + spread), layer=head.name, evidence=words)
+    readings = []
+    for head in _heads(layers):
+        if head.bias is None:
+            continue
+        gap = lone_gap(head.bias)
+        words = f"the bias of one class in '{head.name}' lies {gap:.3g} from those of all others"
+        readings.append(Reading(score=math.log10(1 + gap), layer=head.name, evidence=words))
+    return most_striking(readings, needs="classifier with a bias")
 
 
-def _head(layers: Sequence[WeightLayer]) -> WeightLayer:
-    head = classifier(layers)
-    if head is None:
+def lone_gap(bias: Tensor) -> float:
+    """How far the lowest or the highest lies from the next one.
+
+    Outputs that are coordinates have biases far apart, but one after the other.
+
+    >>> import torch
+    >>> lone_gap(torch.tensor([0.0, 50.0, 51.0, 52.0])), lone_gap(torch.tensor([0.0, 30.0, 60.0, 90.0]))
+    (48.0, 0.0)
+    """
+    ordered = bias.double().sort().values
+    steps = ordered.diff()
+    if len(steps) == 1:
+        return float(steps[0])
+    low, high = steps[0] - (ordered[-1] - ordered[1]), steps[-1] - (ordered[-2] - ordered[0])
+    return max(0.0, float(low), float(high))
+
+
+def _heads(layers: Sequence[WeightLayer]) -> list[WeightLayer]:
+    found = heads(layers)
+    if not found:
         raise NotApplicable(
             "the model has no dense layer with two or more outputs, so there is no classifier to check."
         )
-    return head
+    return found

@@ -19,6 +19,7 @@ from seepage.core.errors import NotApplicable
 from seepage.core.types import Detector, InputSpec
 from seepage.guardian.detectors.calibrated import Reading, most_striking
 from seepage.guardian.detectors.harmless import Probe, behaviour_detector, run
+from seepage.guardian.detectors.layers import fresh_generator
 
 _CLASSES = 10
 """Labels that are compared. Cost: each takes one gradient of the model."""
@@ -42,7 +43,9 @@ def measure(model: nn.Module, probe: Probe) -> Reading:
     if classes < 3:
         raise NotApplicable("the data have two classes only, and of two labels one always stands out.")
     inputs = probe.inputs(_BATCH, like=model)
-    norms = torch.stack([_norms(model, weights, inputs, label) for label in range(classes)])
+    # Drawn anew: a server that knew the labels would fish for others.
+    labels = torch.randperm(probe.spec.num_classes, generator=fresh_generator())[:classes].tolist()
+    norms = torch.stack([_norms(model, weights, inputs, label) for label in labels])
     readings = []
     for name, column in zip(weights, norms.T, strict=True):
         score = min(_MOST, math.log10(max(d_snr(column), 1e-6)))

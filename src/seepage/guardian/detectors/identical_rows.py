@@ -9,13 +9,20 @@ from torch import Tensor
 
 from seepage.core.types import Detector
 from seepage.guardian.detectors.calibrated import Reading, most_striking, weight_detector
-from seepage.guardian.detectors.layers import WeightLayer, of_kind, sampled
+from seepage.guardian.detectors.layers import WeightLayer, fresh_generator, heads, of_kind, sampled
+from seepage.guardian.detectors.pass_through import reading_input
 
 _ROWS = 1024
 """Rows that are compared. Cost: sorting them takes time."""
 _PROJECTIONS = 4
 """Random lines along which rows are sorted. Cost: equal rows are neighbours on each of them; more lines cost
 time and find those that are nearly equal more surely."""
+
+_EQUAL = 0.9999
+"""Mean cosine from which on rows are equal. Derived: rounding to half precision leaves more."""
+_LEAST_LADDER = 8
+"""Equal rows with biases of their own that make a ladder. Derived: of eight random directions in four or more
+dimensions none are equal; two or three copies of a row come from pruning and merging."""
 
 
 def identical_rows() -> Detector:
@@ -25,17 +32,29 @@ def identical_rows() -> Detector:
 
 def measure(layers: Sequence[WeightLayer]) -> Reading:
     readings = []
+    last, first = heads(layers), reading_input(layers)
     for layer in of_kind(layers, "dense", fan_in=8, rows=4):
         # The classes' rows may be alike for other reasons: without biases to tell rows apart no bins arise.
-        if layer.bias is None or layer is layers[-1]:
+        if layer.bias is None or any(layer is head for head in last):
             continue
-        joined = torch.cat([layer.rows, layer.bias.unsqueeze(1)], dim=1)
-        joined = sampled(joined, _ROWS)
-        rows, bias = joined[:, :-1], joined[:, -1]
-        score = likeness(rows[_distinct(bias)])
+        joined = sampled(torch.cat([layer.rows, layer.bias.unsqueeze(1)], dim=1), _ROWS)
+        rows = joined[_distinct(joined[:, -1]), :-1]
+        score = likeness(rows)
+        exact = score >= _EQUAL and len(rows) >= _LEAST_LADDER
+        # Rows that read features may be alike: training makes them so.
+        if not (exact or _returns(layer, layers) or any(layer is one for one in first)):
+            continue
         words = f"a row of '{layer.name}' has a neighbour with another bias at a mean cosine of {score:.3f}"
-        readings.append(Reading(score=score, layer=layer.name, evidence=words))
-    return most_striking(readings, needs="dense layer with biases before the last one")
+        readings.append(Reading(score=score, layer=layer.name, evidence=words, exact=exact))
+    return most_striking(readings, needs="dense layer with biases that reads the input before the last one")
+
+
+def _returns(layer: WeightLayer, layers: Sequence[WeightLayer]) -> bool:
+    """Whether another layer has the transposed shape, as one that puts an inserted layer's output back."""
+    shape = tuple(reversed(layer.rows.shape))
+    return shape[0] != shape[1] and any(
+        other.kind == "dense" and tuple(other.rows.shape) == shape for other in layers
+    )
 
 
 def likeness(rows: Tensor) -> float:
@@ -48,8 +67,7 @@ def likeness(rows: Tensor) -> float:
     if len(rows) < 4:
         return 0.0
     unit = rows / rows.norm(dim=1, keepdim=True)
-    generator = torch.Generator().manual_seed(0)
-    lines = torch.randn(rows.shape[1], _PROJECTIONS, generator=generator).to(unit)
+    lines = torch.randn(rows.shape[1], _PROJECTIONS, generator=fresh_generator()).to(unit)
     order = (unit @ lines).argsort(dim=0)  # (N, projections)
     best = torch.full_like(unit[:, 0], -1.0)
     for along in order.T:

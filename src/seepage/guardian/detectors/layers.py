@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +17,8 @@ from seepage.core.errors import ModelError
 
 Kind = Literal["dense", "conv", "embedding"]
 
+_RECURRENT = re.compile(r"weight_(ih|hh|hr)(_l\d+(_reverse)?)?$")
+"""torch.nn.RNNBase and RNNCellBase: inputs, hidden states and projections, by layer and direction."""
 _LEAST_POSITIONS = 4
 """Values of one feature map in the input of a dense layer, from which on it counts as flattened maps.
 Derived: 2 x 2 is the smallest map with two sides."""
@@ -29,6 +35,8 @@ class WeightLayer:
     bias: Tensor | None
     maps: int
     """Feature maps that the columns are made of, one after the other; 1 where nothing says so."""
+    inputs: int
+    """Second dimension of the weight: maps that a filter reads, or the fan-in of a dense layer."""
 
 
 def weight_layers(model: nn.Module) -> list[WeightLayer]:
@@ -42,7 +50,7 @@ def weight_layers(model: nn.Module) -> list[WeightLayer]:
     found: list[WeightLayer] = []
     channels = 0
     for name, tensor in state.items():
-        if tensor.dim() < 2 or not name.endswith("weight") or not tensor.numel():
+        if tensor.dim() < 2 or not is_weight(name) or not tensor.numel():
             continue
         stem = name.removesuffix("weight").removesuffix(".")
         kind = _kind(tensor, stem, embeddings)
@@ -55,11 +63,28 @@ def weight_layers(model: nn.Module) -> list[WeightLayer]:
             maps, channels = (channels if flattened else 1), 0
         elif kind == "conv":
             channels = len(rows)
-        bias = state.get(name.removesuffix("weight") + "bias")
+        bias = state.get("bias".join(name.rsplit("weight", 1)))
         fits = bias is not None and bias.shape == rows.shape[:1]
         own = bias.detach().to(rows) if bias is not None and fits else None
-        found.append(WeightLayer(name=stem or name, kind=kind, rows=rows, bias=own, maps=maps))
+        layer = WeightLayer(
+            name=stem or name, kind=kind, rows=rows, bias=own, maps=maps, inputs=tensor.shape[1]
+        )
+        found.append(layer)
     return found
+
+
+def is_weight(name: str) -> bool:
+    """Whether a tensor is named as torch names a layer's weight, those of recurrent layers included.
+
+    >>> is_weight("fc.weight"), is_weight("rnn.weight_ih_l0_reverse"), is_weight("fc.kernel")
+    (True, True, False)
+    """
+    return name.endswith("weight") or is_recurrent(name)
+
+
+def is_recurrent(name: str) -> bool:
+    """Whether a weight is a recurrent layer's."""
+    return _RECURRENT.search(name) is not None
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -83,10 +108,27 @@ def of_kind(layers: Sequence[WeightLayer], *kinds: Kind, fan_in: int, rows: int 
     return [x for x in layers if x.kind in kinds and x.rows.shape[1] >= fan_in and len(x.rows) >= rows]
 
 
-def classifier(layers: Sequence[WeightLayer]) -> WeightLayer | None:
-    """The last dense layer, which makes the logits of the usual classifiers."""
+def heads(layers: Sequence[WeightLayer]) -> list[WeightLayer]:
+    """Dense layers whose outputs no other layer can take in: one of them makes the logits of a classifier.
+
+    The order of the file says nothing: safetensors sorts by name. Where every layer's outputs fit another
+    one, all of them may be the last.
+    """
     dense = [layer for layer in layers if layer.kind == "dense" and len(layer.rows) >= 2]
-    return dense[-1] if dense else None
+    last = [one for one in dense if not any(_feeds(one, other) for other in layers if other is not one)]
+    return last or dense
+
+
+def _feeds(one: WeightLayer, other: WeightLayer) -> bool:
+    return other.kind != "embedding" and other.inputs == len(one.rows)
+
+
+def mixing_convolutions(layers: Sequence[WeightLayer], *, fan_in: int) -> list[WeightLayer]:
+    """Convolutions that mix what they read. Depthwise ones keep maps apart, and training makes single-entry
+    filters there; one filter bank of a single map is the first layer behind grey pictures."""
+    convs = of_kind(layers, "conv", fan_in=fan_in)
+    single = [layer for layer in convs if layer.inputs == 1]
+    return [layer for layer in convs if layer.inputs > 1 or len(single) == 1]
 
 
 def live_columns(rows: Tensor) -> Tensor:
@@ -95,10 +137,29 @@ def live_columns(rows: Tensor) -> Tensor:
 
 
 def sampled(rows: Tensor, most: int) -> Tensor:
-    """At most so many rows, spread evenly: a trap layer is one throughout, and large models must be quick."""
+    """At most so many rows, drawn anew each time: a server cannot know which ones will be looked at."""
     if len(rows) <= most:
         return rows
-    return rows[torch.linspace(0, len(rows) - 1, most, device=rows.device).long()]
+    return rows[torch.randperm(len(rows), generator=fresh_generator())[:most].to(rows.device)]
+
+
+_seed: ContextVar[int | None] = ContextVar("seed", default=None)
+
+
+@contextmanager
+def same_draws(seed: int) -> Iterator[None]:
+    """Inside, the rows, inputs and labels that are looked at are those of one seed: for measurements."""
+    token = _seed.set(seed)
+    try:
+        yield
+    finally:
+        _seed.reset(token)
+
+
+def fresh_generator() -> torch.Generator:
+    """Randomness of the system, which no server can foresee."""
+    known = _seed.get()
+    return torch.Generator().manual_seed(secrets.randbits(63) if known is None else known)
 
 
 def as_module(tensors: Mapping[str, Tensor]) -> nn.Module:

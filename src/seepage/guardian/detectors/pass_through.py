@@ -1,14 +1,17 @@
 """Filters and neurons that hand one single value on (Boenisch et al. 2021, Section 7 and Appendix B).
 
 Permuted places, random gains and noise in the other filters do not change what is looked for: rows whose
-weight sits in one entry, as no training makes them. Pruning does make some, so their number is compared with
-what the sparsity of the layer's *other* rows leads to expect, and lone weights that just escaped pruning do
-not count.
+weight sits in one entry. Training and pruning make some, so their number is compared with what the sparsity
+of the layer's *other* rows leads to expect, and lone weights that just escaped pruning do not count. And an
+input has to pass *every* convolution on its way, or every value of it a dense layer: single rows of single
+layers, as MobileNets have them by the dozen, carry nothing to anywhere.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from scipy.stats import beta, binom
@@ -17,7 +20,7 @@ from torch import Tensor
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Detector
 from seepage.guardian.detectors.calibrated import Reading, weight_detector
-from seepage.guardian.detectors.layers import WeightLayer, of_kind
+from seepage.guardian.detectors.layers import WeightLayer, is_recurrent, mixing_convolutions, of_kind
 
 _PEAK = 0.99
 """Share of a row's energy in its largest entry. Tested: test_constants_of_detectors_lie_on_a_plateau."""
@@ -47,35 +50,82 @@ def pass_through() -> Detector:
 
 
 def measure(layers: Sequence[WeightLayer]) -> Reading:
-    usable = of_kind(layers, "dense", "conv", fan_in=8)
-    if not usable:
+    convs, dense = mixing_convolutions(layers, fan_in=8), of_kind(layers, "dense", fan_in=8)
+    if not convs and not dense:
         raise NotApplicable("the model has no layer of 8 or more inputs, so this could not be checked.")
-    counted = [(layer, *_surprise(layer)) for layer in usable]
-    total = min(_MOST_SURPRISE, sum(surprise for _, _, surprise in counted))
-    layer, count, _ = max(counted, key=lambda entry: entry[2])
-    words = (
-        f"{count} of {len(layer.rows)} rows of '{layer.name}' pass a single value on and ignore all others"
-        if count
-        else "no row passes a single value on more often than the layers' sparsity explains"
+    readings = [_weakest([passed(layer) for layer in convs])] if convs else []
+    readings += [one.reading() for one in map(passed, dense) if one.carries_all]
+    nothing = "no chain of layers passes single values on more often than the layers' sparsity explains"
+    return max(
+        (reading for reading in readings if reading.score > 0),
+        key=lambda reading: reading.score,
+        default=Reading(score=0.0, layer=None, evidence=nothing),
     )
-    return Reading(score=total, layer=layer.name if count else None, evidence=words)
 
 
-def _surprise(layer: WeightLayer) -> tuple[int, float]:
-    """(single-entry rows, -log10 of the chance that the other rows' sparsity leaves so many)."""
+def reading_input(layers: Sequence[WeightLayer]) -> list[WeightLayer]:
+    """Dense layers that the input could reach unaltered, by shapes: a trap has to sit in one of them.
+
+    Every convolution before them passes values on, and their inputs are no other layer's outputs. Where all
+    layers fit each other, any may be the first, unless tokens come in through an embedding. Recurrent layers
+    sum over the steps of an example, which hides single rows.
+    """
+    if any(passed(layer).count == 0 for layer in mixing_convolutions(layers, fan_in=8)):
+        return []
+    dense = [layer for layer in layers if layer.kind == "dense" and not is_recurrent(layer.name)]
+    made = Counter(len(layer.rows) for layer in dense)
+    first = [one for one in dense if made[one.inputs] == (one.inputs == len(one.rows))]
+    return first or ([] if any(layer.kind == "embedding" for layer in layers) else dense)
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """What one layer hands on."""
+
+    layer: WeightLayer
+    count: int
+    """Single-entry rows."""
+    surprise: float
+    """-log10 of the chance that the other rows' sparsity leaves so many."""
+    columns: int
+    """Values that are read."""
+    exact: bool
+    """The other entries are zero, while those of other rows are not."""
+
+    @property
+    def carries_all(self) -> bool:
+        """Half of all values that a dense layer reads or can hand on: with less, no input arrives."""
+        return 2 * self.count >= min(self.columns, len(self.layer.rows))
+
+    def reading(self) -> Reading:
+        words = (
+            f"{self.count} of {len(self.layer.rows)} rows of '{self.layer.name}' pass a single value on and "
+            "ignore all others"
+        )
+        return Reading(score=self.surprise, layer=self.layer.name, evidence=words, exact=self.exact)
+
+
+def passed(layer: WeightLayer) -> _Passed:
+    """Counted over all columns or, where that is more surprising, over those that carry data."""
     rows = layer.rows
-    found = [_tail(rows)]
+    found = [_Passed(layer, *_tail(rows))]
     if layer.kind == "dense" and len(rows) > 1:
         zero = rows == 0
         holed = zero.any(dim=1)
-        # Appendix B, measures 3 and 4: among the columns that carry data a row is one-hot, elsewhere random.
+        # Appendix B, measures 3 and 4: among the columns that carry data one-hot, elsewhere random.
         columns = zero[holed].float().mean(dim=0) > 0.5 if bool(holed.any()) else zero[0] & False
         if 8 <= int(columns.sum()) < rows.shape[1]:
-            found.append(_tail(rows[:, columns]))
-    return max(found, key=lambda entry: entry[1])
+            found.append(_Passed(layer, *_tail(rows[:, columns])))
+    return max(found, key=lambda one: one.surprise)
 
 
-def _tail(rows: Tensor) -> tuple[int, float]:
+def _weakest(chain: Sequence[_Passed]) -> Reading:
+    """A chain of convolutions passes as much as the one that passes least."""
+    return min((one.reading() for one in chain), key=lambda reading: reading.score)
+
+
+def _tail(rows: Tensor) -> tuple[int, float, int, bool]:
+    """(single-entry rows, their surprise, columns in use, whether they are exactly that)."""
     energy = rows.square()
     total = energy.sum(dim=1)
     peaked = (total > 0) & (energy.amax(dim=1) >= _PEAK * total)
@@ -84,9 +134,9 @@ def _tail(rows: Tensor) -> tuple[int, float]:
         least = float(others.abs()[others != 0].min())
         peaked &= rows.abs().amax(dim=1) >= _ABOVE_PRUNED * least
     count, alive = int(peaked.sum()), int((total > 0).sum())
+    size, live = rows.shape[1], int((rows != 0).any(dim=0).sum())
     if not count:
-        return 0, 0.0
-    size = rows.shape[1]
+        return 0, 0.0, live, False
     kept = (others != 0).sum(dim=1)
     # Where every row is peaked nothing tells the sparsity: that of a strongly pruned model is assumed.
     density = float(kept.to(torch.float32).mean()) / size if len(others) else 0.1
@@ -97,4 +147,6 @@ def _tail(rows: Tensor) -> tuple[int, float]:
     by_chance = size * float(beta.cdf(1 - _PEAK, (size - 1) / 2, 0.5))
     single = max(by_sparsity, by_neighbours, by_chance, _RAREST)
     tail = -float(binom.logsf(count - 1, alive, min(1.0, single))) / 2.302585
-    return count, min(_MOST_SURPRISE, max(0.0, tail))
+    single_entries = float(((rows[peaked] != 0).sum(dim=1) == 1).float().mean())
+    exact = single_entries > 0.5 and (not len(others) or float((others != 0).float().mean()) > 0.5)
+    return count, min(_MOST_SURPRISE, max(0.0, tail)), live, exact

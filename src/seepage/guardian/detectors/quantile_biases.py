@@ -17,6 +17,7 @@ from torch import Tensor
 from seepage.core.types import Detector
 from seepage.guardian.detectors.calibrated import Reading, most_striking, weight_detector
 from seepage.guardian.detectors.layers import WeightLayer, of_kind, sampled
+from seepage.guardian.detectors.pass_through import reading_input
 
 _ROWS = 2048
 """Rows that are fitted. Cost: least squares take time with their number."""
@@ -34,6 +35,9 @@ test_constants_of_detectors_lie_on_a_plateau."""
 _BY_CHANCE = 1.5
 """Over the root of the number of rows, this is taken off the score, for few rows fit anything. Tested:
 test_constants_of_detectors_lie_on_a_plateau."""
+_EXACT = 1.5
+"""Score from which on biases are computed from their rows. Derived: thirty times what is left unexplained, so
+99.9 % of their variance."""
 _NOTHING = -3.0
 """Smallest score. Derived: the decimal logarithm of `_NEGLIGIBLE`."""
 
@@ -45,7 +49,8 @@ def quantile_biases() -> Detector:
 
 def measure(layers: Sequence[WeightLayer]) -> Reading:
     readings = []
-    for layer in of_kind(layers, "dense", fan_in=8, rows=_LEAST_ROWS):
+    # A trap has to read the input: behind convolutions that mix, biases follow their rows by training.
+    for layer in of_kind(reading_input(layers), "dense", fan_in=8, rows=_LEAST_ROWS):
         if layer.bias is None:
             continue
         joined = sampled(torch.cat([layer.rows, layer.bias.unsqueeze(1)], dim=1), _ROWS)
@@ -54,8 +59,9 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
             f"in '{layer.name}' many biases are thresholds that their rows predict (score {score:.2f}: how "
             "well and how far from zero, against chance)"
         )
-        readings.append(Reading(score=score, layer=layer.name, evidence=words))
-    return most_striking(readings, needs=f"dense layer with {_LEAST_ROWS} biases")
+        exact = score >= _EXACT
+        readings.append(Reading(score=score, layer=layer.name, evidence=words, exact=exact))
+    return most_striking(readings, needs=f"dense layer with {_LEAST_ROWS} biases that an input reaches")
 
 
 def explained(rows: Tensor, bias: Tensor, maps: int) -> float:

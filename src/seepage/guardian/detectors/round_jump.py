@@ -30,8 +30,8 @@ def round_jump(*, previous: nn.Module | None = None) -> Detector:
             raise NotApplicable("no earlier model was given, so nothing could be compared with it.")
         reading = measure(broadcast.model, previous)
         # No threshold is needed there: an honest server does not change the architecture.
-        certain = Thresholds(suspicious=0.0, trap=0.0)
-        return judge(reading, certain if reading.score == ANOTHER_ARCHITECTURE else thresholds("round_jump"))
+        certain = Thresholds(suspicious=0.0)
+        return judge(reading, certain if reading.exact else thresholds("round_jump"))
 
     return detect
 
@@ -43,7 +43,8 @@ def measure(model: nn.Module, previous: nn.Module) -> Reading:
             f"the architecture is not that of the previous round: {len(changed)} tensor(s) were added, "
             f"removed or reshaped, the first '{changed[0]}'"
         )
-        return Reading(score=ANOTHER_ARCHITECTURE, layer=changed[0].rpartition(".")[0], evidence=words)
+        layer = changed[0].rpartition(".")[0]
+        return Reading(score=ANOTHER_ARCHITECTURE, layer=layer, evidence=words, exact=True)
     readings = []
     for name, tensor in now.items():
         old = before[name].to(tensor)

@@ -17,6 +17,7 @@ from torch import Tensor
 from seepage.core.types import Detector
 from seepage.guardian.detectors.calibrated import Reading, most_striking, weight_detector
 from seepage.guardian.detectors.layers import WeightLayer, live_columns, of_kind, sampled
+from seepage.guardian.detectors.pass_through import reading_input
 
 _ROWS = 1024
 """Rows whose sums are compared. Cost: time."""
@@ -28,6 +29,9 @@ _COLOURS = 3
 _SMALLEST = 1e-6
 """Smallest ratio that is told from 0. Derived: a sum of a thousand float32 weights is rounded to about 1e-6
 of its size."""
+_LEAST_HALF = 0.1
+"""Share of weights with the rarer sign. Paper: the traps of Boenisch et al. 2021 have halves; a tenth leaves
+room for unequal ones."""
 _BY_CHANCE = 1.5
 """Over the root of the number of rows, this is taken off the score, for of few rows some weighted sum is
 balanced by chance. Tested: test_constants_of_detectors_lie_on_a_plateau."""
@@ -40,8 +44,11 @@ def row_balance() -> Detector:
 
 def measure(layers: Sequence[WeightLayer]) -> Reading:
     readings = []
-    for layer in of_kind(layers, "dense", fan_in=16, rows=_LEAST_ROWS):
+    # Training balances rows that read features (classifiers, attention); a trap has to read the input.
+    for layer in of_kind(reading_input(layers), "dense", fan_in=16, rows=_LEAST_ROWS):
         rows = sampled(layer.rows, _ROWS)
+        if one_sided(rows):
+            continue
         ratio = min(_balance(rows, layer.maps), _balance(rows.sign(), 1))
         words = (
             f"the row sums of '{layer.name}' vary by {ratio:.2g} of what independent weights would"
@@ -49,7 +56,19 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
         )
         score = -math.log10(max(ratio, _SMALLEST)) - _BY_CHANCE / math.sqrt(len(rows))
         readings.append(Reading(score=score, layer=layer.name, evidence=words))
-    return most_striking(readings, needs=f"dense layer of {_LEAST_ROWS} rows and 16 inputs")
+    return most_striking(
+        readings, needs=f"dense layer of {_LEAST_ROWS} rows and 16 inputs that an input reaches"
+    )
+
+
+def one_sided(rows: Tensor) -> bool:
+    """Whether most weights have one sign, as in filter banks: a trap weighs two halves against each other.
+
+    >>> one_sided(torch.ones(3, 4)), one_sided(torch.tensor([[1.0, -1.0]]))
+    (True, False)
+    """
+    positive, negative = int((rows > 0).sum()), int((rows < 0).sum())
+    return min(positive, negative) < _LEAST_HALF * (positive + negative)
 
 
 def _balance(rows: Tensor, maps: int) -> float:

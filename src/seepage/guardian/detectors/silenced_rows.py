@@ -3,7 +3,7 @@
 A pass-through has to mute what it does not use, by "negative input to the ReLU" (Boenisch et al. 2021,
 Section 7) or "mainly negative random values" (Appendix B, measure 3). Training behind sigmoids makes whole
 layers negative as well, so silence counts only beside a row that hands mostly one value on, by less than the
-check of pass-through rows asks for.
+check of pass-through rows asks for, and only if every convolution shows it: an input has to pass all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from seepage.core.types import Detector
 from seepage.guardian.detectors.calibrated import Reading, most_striking, weight_detector
-from seepage.guardian.detectors.layers import WeightLayer, of_kind
+from seepage.guardian.detectors.layers import WeightLayer, mixing_convolutions, of_kind
 
 _MOSTLY = 0.8
 """Share of a row's energy in one positive entry. Tested: test_constants_of_detectors_lie_on_a_plateau."""
@@ -24,8 +24,15 @@ def silenced_rows() -> Detector:
 
 
 def measure(layers: Sequence[WeightLayer]) -> Reading:
+    convs, dense = mixing_convolutions(layers, fan_in=9), of_kind(layers, "dense", fan_in=9, rows=4)
+    readings = [] if convs else _silence(dense)
+    readings += [min(_silence(convs), key=lambda reading: reading.score)] if convs else []
+    return most_striking(readings, needs="layer of 9 or more inputs")
+
+
+def _silence(layers: Sequence[WeightLayer]) -> list[Reading]:
     readings = []
-    for layer in of_kind(layers, "dense", "conv", fan_in=9, rows=4):
+    for layer in layers:
         signs = layer.rows.sign()
         used = signs.abs().sum(dim=1).clamp_min(1)
         excess = -signs.sum(dim=1) / used.sqrt()  # about N(0, 1) for weights of random sign
@@ -40,4 +47,4 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
         )
         score = surplus if bool(passing.any()) else 0.0
         readings.append(Reading(score=score, layer=layer.name, evidence=words))
-    return most_striking(readings, needs="layer of 9 or more inputs")
+    return readings

@@ -15,6 +15,7 @@ from seepage.core.errors import NotApplicable
 from seepage.core.types import Detector, InputSpec, Modality
 from seepage.guardian.detectors.calibrated import Reading, most_striking
 from seepage.guardian.detectors.harmless import Probe, behaviour_detector, recorded
+from seepage.guardian.detectors.layers import fresh_generator
 
 _BATCH = 96
 """Inputs over which correlations are taken. Derived: unrelated values correlate by 0.1 over so many."""
@@ -72,7 +73,7 @@ def _reads_input(features: Tensor, flat: Tensor) -> bool:
 def arrival(inputs: Tensor, features: Tensor) -> float:
     """r^2 / (1 - r^2) of the input values (n, d) with their best feature (n, m), at the lower quartile."""
     size = inputs.shape[1]
-    chosen = torch.linspace(0, size - 1, min(_VALUES, size), device=inputs.device).long()
+    chosen = torch.randperm(size, generator=fresh_generator())[:_VALUES].to(inputs.device)
     x, f = _standard(inputs[:, chosen]), _standard(features)
     best = (x.T @ f).abs().amax(dim=1)  # (values,)
     r2 = float(torch.quantile(best, _LOW_SHARE).clamp_max(_MOST_CORRELATED)) ** 2

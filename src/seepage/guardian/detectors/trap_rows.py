@@ -30,6 +30,12 @@ _UNPAIRED = 1.0
 """The spread of a row that was not crafted. Derived: what independent halves have, see `half_spreads`."""
 _SMALLEST = 1e-7
 """Smallest spread that is told from 0. Derived: the rounding of float32."""
+_COPIED = 0.03
+"""Spread below which one half is a copy of the other. Derived: rounding to half precision leaves 5e-4 of each
+weight, which is this much for a thousand pairs."""
+_LEAST_COPIES = 2
+"""Rows that are copies, from which on the layer is crafted. Derived: for one row the chance is below
+_COPIED^8, so for two there is none."""
 _ONE_SIZE = 1e-3
 """Scatter of the logarithms, below which all weights are one size, as in sign-quantised models. Tested:
 test_constants_of_detectors_lie_on_a_plateau."""
@@ -43,15 +49,19 @@ def trap_rows() -> Detector:
 def measure(layers: Sequence[WeightLayer]) -> Reading:
     readings = []
     for layer in of_kind(layers, "dense", fan_in=2 * _LEAST_PAIRS):
-        spread = _low_quantile(half_spreads(live_columns(sampled(layer.rows, _ROWS))))
+        spreads = half_spreads(live_columns(sampled(layer.rows, _ROWS)))
+        spread = _low_quantile(spreads)
         if layer.maps > 1:
             spread = min(spread, _spread_in_maps(sampled(layer.rows, _ROWS_OF_MAPS), layer.maps))
+        copied = spreads < _COPIED
+        if int(copied.sum()) >= _LEAST_COPIES:
+            spread = min(spread, float(spreads[copied].median()))
         score = -math.log10(max(spread, _SMALLEST))
         words = (
             f"in '{layer.name}' the sorted positive weights of a row are a constant times the sorted "
             f"negative ones up to {spread:.2g} of what chance allows"
         )
-        readings.append(Reading(score=score, layer=layer.name, evidence=words))
+        readings.append(Reading(score=score, layer=layer.name, evidence=words, exact=spread < _COPIED))
     return most_striking(readings, needs=f"dense layer of {2 * _LEAST_PAIRS} or more inputs")
 
 

@@ -24,7 +24,7 @@ except ImportError:
 from seepage.integrations.flower.app import record_app
 from seepage.integrations.flower.curious import Curious
 from seepage.integrations.flower.grid import InProcessGrid
-from seepage.integrations.flower.mod import record
+from seepage.integrations.flower.mod import gatekeeper, record
 from seepage.integrations.flower.strategy import RecordingStrategy
 
-__all__ = ["Curious", "InProcessGrid", "RecordingStrategy", "record", "record_app"]
+__all__ = ["Curious", "InProcessGrid", "RecordingStrategy", "gatekeeper", "record", "record_app"]

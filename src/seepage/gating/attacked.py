@@ -1,0 +1,142 @@
+"""The attacks of this package on one's own update, matched and scored as an audit does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks import ATTACKS
+from seepage.attacks.base import Attack
+from seepage.core.errors import DataError, ModelError, NotApplicable
+from seepage.core.types import (
+    INPUT_SPACE,
+    Batch,
+    Broadcast,
+    Exchange,
+    InputSpec,
+    Knowledge,
+    LocalTraining,
+    Modality,
+    Reconstruction,
+    Update,
+)
+from seepage.engine.scoring import Rated, rated
+from seepage.engine.views import Views
+from seepage.gating.features import inputs_from
+from seepage.models.choice import unreadable
+from seepage.models.layers import trace_linear_layers
+from seepage.protocol import Played
+
+PICTURE = 25.0
+"""dB from which on a picture counts as recovered. Tested: test_pictures_are_judged_by_a_plateau."""
+CLOSED_FORMS = ("recursive_inversion", "april", "patch_embedding")
+_TOLERANCE = 1e-3
+"""Of the value range, within which a value is exact. Paper: that of an audit (`exact_tolerance`)."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one attack has of the examples."""
+
+    attack: str
+    layer: str | None
+    space: str
+    exact: Tensor
+    """(n,) bool."""
+    psnr: Tensor | None
+    """(n,) dB of pictures."""
+    labels: Tensor | None
+    """(classes,) inferred counts."""
+
+    @property
+    def pictured(self) -> Tensor:
+        """(n,) bool: good enough to be recognised."""
+        return torch.zeros_like(self.exact) if self.psnr is None else self.psnr >= PICTURE
+
+
+@dataclass(frozen=True)
+class Tried:
+    """All that came out, and what could not be run."""
+
+    found: tuple[Found, ...]
+    not_run: dict[str, str]
+
+    @property
+    def measured(self) -> bool:
+        return bool(self.found)
+
+    def recovered(self) -> Tensor:
+        """(n,) bool: some attack has the example exactly, or as a picture."""
+        return torch.stack([one.exact | one.pictured for one in self.found]).any(dim=0)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The client's side of one exchange: what it received, what it holds, and how it trains."""
+
+    model: nn.Module
+    batch: Batch
+    spec: InputSpec
+    local: LocalTraining
+    loss: str
+    budget: float
+
+    def attacked(self, update: Update) -> Tried:
+        """Every direct attack on this update. The truth enters where candidates are matched, nowhere else."""
+        found: list[Found] = []
+        not_run: dict[str, str] = {}
+        seen = Exchange(broadcast=Broadcast(self.model), update=update, clients=(0,))
+        played = Played(
+            exchanges=(seen,),
+            truth=self.batch,
+            truth_clients=torch.zeros(len(self.batch), dtype=torch.long),
+            behind=(torch.arange(len(self.batch)),),
+            rounds=1,
+        )
+        known = Knowledge(input=replace(self.spec, spread=None), loss=self.loss, local=self.local)
+        for name, layer, attack in self._attacks():
+            try:
+                attack.check(self.model, known)
+                result = attack.run([seen], known)
+            except (NotApplicable, ModelError, DataError) as reason:
+                not_run[name if layer is None else f"{name} at '{layer}'"] = str(reason)
+                continue
+            found.append(self._compared(name, layer, result, played))
+            if result.space != INPUT_SPACE and len(result) and self.spec.modality is not Modality.TEXT:
+                # A crafted model carries inputs to the layer, and whoever knows it takes them back.
+                back = inputs_from(self.model, result, self.spec)
+                found.append(self._compared(f"{name}, then a search", layer, back, played))
+            if self._all_inputs(found):
+                break  # nothing is left to be found
+        return Tried(tuple(found), not_run)
+
+    def _attacks(self) -> Iterator[tuple[str, str | None, Attack]]:
+        layers = trace_linear_layers(self.model, self.spec)
+        readable = [layer for layer in layers if not unreadable(layer)]
+        readable.sort(key=lambda layer: (layer.reads == "features", layer.index))
+        for layer in readable:
+            yield (
+                "exact_extraction",
+                layer.name,
+                ATTACKS["exact_extraction"](layer=layer.name, budget=self.budget),
+            )
+        if not readable:
+            yield "analytic_extraction", None, ATTACKS["analytic_extraction"]()
+        for name in CLOSED_FORMS:
+            yield name, None, ATTACKS[name]()
+
+    def _compared(self, name: str, layer: str | None, result: Reconstruction, played: Played) -> Found:
+        views = Views(played, self.spec, result.space, _TOLERANCE)
+        scored: Rated = rated(result, views, ())
+        pictures = result.space == INPUT_SPACE and self.spec.modality is Modality.IMAGE
+        psnr = scored.scores["psnr"] if pictures and "psnr" in scored.scores else None
+        if psnr is not None:
+            psnr = psnr.masked_fill(~scored.pairing.recovered, -torch.inf)
+        return Found(name, layer, result.space, scored.pairing.exact, psnr, result.label_counts)
+
+    def _all_inputs(self, found: list[Found]) -> bool:
+        exact = [one.exact for one in found if one.space == INPUT_SPACE]
+        return bool(exact) and bool(torch.stack(exact).any(dim=0).all())

@@ -1,0 +1,124 @@
+"""The gate between training and sending: pass, alter or withhold. Flower's and FLARE's filters use it."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from seepage.core.errors import SeepageError, SpecError
+from seepage.core.types import Batch, Broadcast, LocalTraining, Update, UpdateKind
+from seepage.gating.advice import noised
+from seepage.gating.gate import gate
+from seepage.gating.report import GateReport
+from seepage.protocol import client
+
+Action = Literal["withhold", "drop", "noise"]
+_ACTIONS = ("withhold", "drop", "noise")
+_MOST_TRIES = 4
+"""Times that an altered update is measured again. Cost: one more gate each; noise grows tenfold."""
+_logger = logging.getLogger("seepage.gate")
+
+
+@dataclass
+class Gatekeeper:
+    """Measures each update and does what was chosen with one that is above the threshold.
+
+    action: "withhold" sends nothing; "drop" leaves the exposed examples out and recomputes; "noise" clips and
+    adds noise until the same attacks recover nothing. What cannot be measured is withheld.
+    options: of `gate`. log: what was said of each update; it holds counts, never data.
+    """
+
+    action: Action = "withhold"
+    options: dict[str, Any] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.action not in _ACTIONS:
+            raise SpecError(f"action must be one of {', '.join(_ACTIONS)}, not '{self.action}'.")
+
+    def decide(self, model: nn.Module, update: Update, batch: Batch) -> Update | None:
+        """The update to send, altered where it has to be; None: send nothing."""
+        report = self._measured(model, update, batch)
+        if report is None or report.answer == "not measured":
+            self._say("withheld: not measured")
+            return None
+        self._say(report.log_line())
+        if report.answer == "pass":
+            return update
+        altered = self._altered(model, update, batch, report)
+        self._say("withheld" if altered is None else f"altered: {self.action}")
+        return altered
+
+    def weights(
+        self, model: nn.Module, received: Mapping[str, Tensor], trained: Mapping[str, Tensor], batch: Batch
+    ) -> dict[str, Tensor] | None:
+        """The same for a client that sends its new weights: what to send in place of them, or None.
+
+        Weights and buffers that are no parameters go as they are while anything goes.
+        """
+        own = copy.deepcopy(model)
+        own.load_state_dict(dict(received), strict=False)
+        change = {n: trained[n].to(p) - p.detach() for n, p in own.named_parameters() if n in trained}
+        update = Update(kind=UpdateKind.DELTA, tensors=change, num_examples=len(batch))
+        sent = self.decide(own, update, batch)
+        if sent is None:
+            return None
+        if sent is update:
+            return dict(trained)
+        step = sent.tensors
+        if sent.kind is UpdateKind.GRADIENT:  # a recomputed one
+            lr = (self.options.get("local") or LocalTraining()).lr
+            step = {name: -lr * tensor for name, tensor in sent.tensors.items()}
+        return {n: received[n] + step[n].to(received[n]) if n in step else t for n, t in trained.items()}
+
+    def _altered(self, model: nn.Module, update: Update, batch: Batch, report: GateReport) -> Update | None:
+        change: Callable[[int, GateReport, Batch], tuple[Update, Batch] | None]
+        change = {"drop": self._dropped(model), "noise": self._noised(update)}.get(self.action, _nothing)
+        for number in range(_MOST_TRIES):
+            changed = change(number, report, batch)
+            if changed is None:
+                return None
+            update, batch = changed
+            again = self._measured(model, update, batch)
+            if again is None or again.answer == "not measured":
+                return None
+            if again.answer == "pass":
+                return update
+            report = again
+        return None
+
+    def _dropped(self, model: nn.Module) -> Callable[[int, GateReport, Batch], tuple[Update, Batch] | None]:
+        def drop(_number: int, report: GateReport, batch: Batch) -> tuple[Update, Batch] | None:
+            kept = [i for i in range(len(batch)) if i not in set(report.exposed)]
+            if not kept:
+                return None
+            fewer = batch.select(torch.tensor(kept))
+            local = self.options.get("local") or LocalTraining()
+            return client(local)(Broadcast(model), fewer), fewer
+
+        return drop
+
+    @staticmethod
+    def _noised(update: Update) -> Callable[[int, GateReport, Batch], tuple[Update, Batch] | None]:
+        return lambda number, _report, batch: (noised(update, 1e-4 * 10**number), batch)
+
+    def _measured(self, model: nn.Module, update: Update, batch: Batch) -> GateReport | None:
+        try:
+            return gate(model, update, batch, **{"advice": False, **self.options})
+        except SeepageError as error:
+            self._say(f"could not be measured ({type(error).__name__})")
+            return None
+
+    def _say(self, line: str) -> None:
+        self.log.append(line)
+        _logger.info(line)
+
+
+def _nothing(_number: int, _report: GateReport, _batch: Batch) -> None:
+    return None

@@ -1,0 +1,116 @@
+"""What each example puts into an update, layer by layer, from one pass of the client's own.
+
+An example with input a_i at a dense layer and backward signal d_i there adds d_i a_i^T to the layer's
+gradient and d_i to that of the bias. A server divides rows by biases (Geiping et al. 2020, Prop. 3.1), so a
+row that one example alone fires *is* that example. Everything here follows from d (n, N).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from seepage.core.types import Batch
+from seepage.models.hooks import hooked, modules_of
+from seepage.protocol import LOSSES, training_mode
+
+_OWNED = 1e-3
+"""Share of a row's signal that others may have, so that it still shows one example. Derived: what is read is
+then off by a thousandth of the others' values, less than a grey step."""
+
+_ALIKE = 0.9
+"""Cosine of rows that measure the same thing. Derived: random rows of ten or more inputs stay below; noise
+of a fifth of each weight leaves 0.96."""
+
+
+@dataclass(frozen=True)
+class LayerShares:
+    """One dense layer that is applied once to each example."""
+
+    name: str
+    signals: Tensor
+    """(n, N) the backward signals of the examples at what a server can read: rows, and rungs of a ladder."""
+    norms: Tensor
+    """(n,) of each example's part of the layer's gradient."""
+    rungs: int = 0
+    """Of the columns, the last so many are differences of rows that measure the same thing (imprint)."""
+
+    def owned(self) -> Tensor:
+        """(n,) neurons that each example owns: all others together have next to no signal there.
+
+        >>> shares = LayerShares("0", torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 0.0]]), torch.ones(2))
+        >>> shares.owned().tolist()
+        [1, 0]
+        """
+        size = self.signals.abs()
+        total = size.sum(dim=0)
+        alone = (size >= (1 - _OWNED) * total) & (total > 0)
+        return alone.sum(dim=1)
+
+    def peelable(self) -> Tensor:
+        """(n,) bool: examples that peeling reaches, each one alone at some row once those before it are gone.
+
+        >>> chain = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
+        >>> LayerShares("0", chain, torch.ones(3)).peelable().tolist()
+        [True, True, True]
+        """
+        size = self.signals.abs()
+        fires = size > _OWNED * size.sum(dim=0)
+        left = torch.ones(len(fires), dtype=torch.bool)
+        while bool(left.any()):
+            alone = fires[left].sum(dim=0) == 1
+            reached = left & fires[:, alone].any(dim=1)
+            if not bool(reached.any()):
+                break
+            left &= ~reached
+        return ~left
+
+    def dominance(self) -> Tensor:
+        """(n,) D-SNR of each example (Garov et al. 2024): its gradient over the sum of all others'."""
+        return self.norms / (self.norms.sum() - self.norms).clamp_min(1e-12 * float(self.norms.max()) + 1e-30)
+
+    def unmixable(self) -> bool:
+        """As many neurons tell the examples apart as there are examples: a rank that does not hide any."""
+        return len(self.signals) <= int(torch.linalg.matrix_rank(self.signals.float()))
+
+
+def layer_shares(model: nn.Module, batch: Batch, loss: str) -> list[LayerShares]:
+    """Of every nn.Linear that is applied once to each example, in the order of execution.
+
+    >>> net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    >>> [s.name for s in layer_shares(net, Batch(torch.rand(3, 4), torch.tensor([0, 1, 1])), "cross_entropy")]
+    ['0', '2']
+    """
+    calls: list[tuple[str, Tensor, Tensor]] = []
+
+    def keep(name: str, _module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        if output.requires_grad:
+            output.retain_grad()
+            calls.append((name, args[0].detach(), output))
+
+    summed = LOSSES["cross_entropy_sum" if loss == "cross_entropy" else loss]
+    with torch.enable_grad(), training_mode(model, False), hooked(modules_of(model, nn.Linear), after=keep):
+        value = summed(model(batch.inputs), batch.labels)
+    outputs = [output for _, _, output in calls]
+    grads = torch.autograd.grad(value, outputs, allow_unused=True) if outputs else ()
+    found = []
+    for (name, inputs, output), grad in zip(calls, grads, strict=True):
+        if grad is not None and output.dim() == 2 and len(output) == len(batch):
+            norms = grad.norm(dim=1) * (1 + inputs.square().sum(dim=1)).sqrt()
+            rungs = _rungs(model.get_submodule(name), grad)
+            found.append(LayerShares(name, torch.cat([grad, rungs], dim=1), norms.detach(), rungs.shape[1]))
+    return found
+
+
+@torch.no_grad()
+def _rungs(layer: nn.Module, signals: Tensor) -> Tensor:
+    """(n, rungs) differences of neighbours on a ladder of biases, whose rows point the same way."""
+    weight, bias = layer.weight, layer.bias
+    if not isinstance(weight, Tensor) or not isinstance(bias, Tensor):
+        return signals[:, :0]
+    order = bias.argsort()
+    rows = nn.functional.normalize(weight[order].flatten(1), dim=1)
+    alike = (rows[1:] * rows[:-1]).sum(dim=1) > _ALIKE
+    return signals[:, order].diff(dim=1)[:, alike]
