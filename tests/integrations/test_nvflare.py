@@ -10,7 +10,7 @@ import pytest
 import torch
 
 pytest.importorskip("nvflare")
-from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
@@ -21,7 +21,9 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.filters import PercentilePrivacy
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 
-from seepage.integrations.nvflare import RecordExchanges
+from seepage.core.types import Batch, Broadcast, LocalTraining
+from seepage.integrations.nvflare import GateUpdates, RecordExchanges
+from seepage.protocol import client
 from seepage.record.exchanges import RecordedFolder
 
 RECEIVED = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.ones(2, dtype=np.float32)}
@@ -90,3 +92,29 @@ def test_without_the_received_model_nothing_is_written_and_it_is_said(
     recorder.process(_shareable(DataKind.WEIGHT_DIFF, SENT), _context("a-new-site"))
     assert not (tmp_path / "r").exists()
     assert "task_data_filters too" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [DataKind.WEIGHT_DIFF, DataKind.WEIGHTS])
+def test_a_gate_sends_no_change_where_examples_would_leak(kind: str) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(9, 40), torch.nn.ReLU(), torch.nn.Linear(40, 3))
+    batch = Batch(torch.rand(3, 9), torch.arange(3))
+    received = {n: t.detach().numpy().copy() for n, t in net.state_dict().items()}
+    change = client(LocalTraining())(Broadcast(net), batch).tensors
+    step = {n: -0.1 * change[n].numpy() for n in received}
+    sent = step if kind == DataKind.WEIGHT_DIFF else {n: received[n] + step[n] for n in received}
+    nothing = {n: 0 * a for n, a in received.items()} if kind == DataKind.WEIGHT_DIFF else received
+    local = LocalTraining(algorithm="fedavg", lr=0.1)
+    for threshold, expected in ((0.0, nothing), (1.0, sent)):
+        gate = GateUpdates(net, lambda: batch, local=local, budget=0.05, threshold=threshold)
+        context = _context("site-9")
+        context.set_prop(
+            FLContextKey.TASK_DATA, _shareable(DataKind.WEIGHTS, received), private=True, sticky=False
+        )
+        gate.handle_event(EventType.BEFORE_TASK_EXECUTION, context)
+        left = apply_filters(
+            "task_result_filters", _shareable(kind, sent), context, {"train/out": [gate]}, "train", "out"
+        )
+        arrays = from_shareable(left).data
+        assert all(np.allclose(arrays[n], expected[n], atol=1e-6) for n in received)
+    assert all("exposed" in line or "withheld" in line for line in gate.keeper.log)

@@ -10,8 +10,10 @@ from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
 from torch import nn
 
-from seepage.integrations.flower import InProcessGrid, record
+from seepage.core.types import Batch, Broadcast, LocalTraining
+from seepage.integrations.flower import InProcessGrid, gatekeeper, record
 from seepage.integrations.flower.grid import task
+from seepage.protocol import client as local_client
 from seepage.record.exchanges import RecordedFolder
 
 
@@ -73,3 +75,39 @@ def test_the_first_mod_sees_the_filtered_update_and_the_last_one_the_plain(tmp_p
         return float(torch.cat([t.flatten() for t in exchange.update.tensors.values()]).norm())
 
     assert abs(length("inner") - 6**0.5) < 1e-4 and abs(length("outer") - 0.5) < 1e-4
+
+
+def test_the_gatekeeper_withholds_what_leaks_and_lets_pass_what_may() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(9, 12), nn.ReLU(), nn.Linear(12, 3))
+    batch = Batch(torch.rand(2, 9), torch.arange(2))
+    local = LocalTraining(algorithm="fedavg", lr=0.1)
+
+    def app(**options: Any) -> ClientApp:
+        made = ClientApp()
+        keeper = gatekeeper(net, lambda context: batch, local=local, budget=0.05, **options)
+
+        @made.train(mods=[keeper])
+        def train(message: Message, context: Context) -> Message:
+            own = nn.Sequential(nn.Linear(9, 12), nn.ReLU(), nn.Linear(12, 3))
+            own.load_state_dict(message.content["arrays"].to_torch_state_dict())
+            change = local_client(local)(Broadcast(own), batch).tensors
+            moved = ArrayRecord({n: t.detach() + change[n] for n, t in own.state_dict().items()})
+            content = RecordDict({"arrays": moved, "metrics": MetricRecord({"num-examples": 3})})
+            return Message(content, reply_to=message)
+
+        return made
+
+    def answer(**options: Any) -> Message:
+        content = RecordDict({"arrays": ArrayRecord(net.state_dict())})
+        with task():
+            grid = InProcessGrid(app(**options), nodes=1)
+            (node,) = grid.get_node_ids()
+            sent = grid.create_message(content, "train", node, "1")
+            (reply,) = grid.send_and_receive([sent])
+        return reply
+
+    assert answer().has_error()
+    passed, noisy = answer(threshold=1.0), answer(action="noise")
+    weights = [m.content["arrays"].to_torch_state_dict()["0.weight"] for m in (passed, noisy)]
+    assert not torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], net[0].weight)
