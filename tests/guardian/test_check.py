@@ -101,9 +101,7 @@ def test_public_examples_are_used() -> None:
 
 
 def test_files_of_all_formats_give_the_same_findings(tmp_path: Path) -> None:
-    named = nn.Sequential(
-        OrderedDict(zip("zyxwvu", net(), strict=True))
-    )  # safetensors turns the order
+    named = nn.Sequential(OrderedDict(zip("zyxwvu", net(), strict=True)))  # safetensors turns the order
     for craft, detector in ((trap_weights(), "trap_rows"), (class_fishing(target_class=1), "lone_class_row")):
         crafted = craft.craft(named, [], known()).model
         state = crafted.state_dict()

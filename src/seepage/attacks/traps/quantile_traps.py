@@ -9,7 +9,6 @@ assumption that normalised inputs are independent standard normal values, as the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from seepage.attacks.traps.traps import (
     USUAL_SIGMA,
     Rows,
     draw_gaussian_rows,
+    draw_shares,
     install,
     size_of_weights,
 )
@@ -85,14 +85,6 @@ class QuantileCrafter:
         # Normalised inputs are about N(0, 1), whatever their raw range; public examples say more still.
         known_spread = known.auxiliary is not None or known.normalised or known.input.mean is not None
         return place(model, known, layer=self.layer, hiding=hiding, needs_range=not known_spread)
-
-
-def draw_shares(
-    count: int, firing: tuple[float, float], batch_size: int, generator: torch.Generator
-) -> Tensor:
-    """(N,) share of inputs that shall fire each neuron: log-uniform between two numbers of examples."""
-    low, high = (math.log(edge / batch_size) for edge in firing)
-    return (low + (high - low) * torch.rand(count, generator=generator)).exp().clamp_max(0.5)
 
 
 def response_quantile(rows: Rows, values: Tensor, share: Tensor) -> Tensor:

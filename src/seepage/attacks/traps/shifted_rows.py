@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.traps.crafted_extraction import READERS, Bait, CraftedExtraction, Secret, expected_batch
-from seepage.attacks.traps.quantile_traps import draw_shares
+from seepage.attacks.traps.traps import draw_shares
 from seepage.core.errors import NotApplicable, SpecError
 from seepage.core.registry import lookup
 from seepage.core.types import Exchange, Grant, Knowledge

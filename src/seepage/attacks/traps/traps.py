@@ -121,3 +121,11 @@ def peelable(active: Tensor) -> Tensor:
         found |= new
         left[new] = False
     return found
+
+
+def draw_shares(
+    count: int, firing: tuple[float, float], batch_size: int, generator: torch.Generator
+) -> Tensor:
+    """(N,) share of inputs that shall fire each neuron: log-uniform between two numbers of examples."""
+    low, high = (math.log(edge / batch_size) for edge in firing)
+    return (low + (high - low) * torch.rand(count, generator=generator)).exp().clamp_max(0.5)
