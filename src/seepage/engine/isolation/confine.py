@@ -56,6 +56,8 @@ _FORBIDDEN = (
     "socket.bind",
 )
 _REMEDY = "an attack gets what it may know from the audit; name files of its own with may_read"
+_PACKAGES = ("site-packages", "dist-packages")
+"""What folders of installed packages are called; the latter by Debian."""
 
 
 def confine(path: Sequence[str], may_read: Sequence[str], scratch: str) -> bool:
@@ -64,7 +66,7 @@ def confine(path: Sequence[str], may_read: Sequence[str], scratch: str) -> bool:
     path: where modules are imported from. may_read: further files or folders that the user grants.
     scratch: an empty folder for whatever wants to write.
     """
-    libraries = _libraries()
+    libraries = _libraries(path)
     granted = [Path(entry).resolve() for entry in may_read]
     empty = Path(scratch).resolve()
     own = [Path(entry).resolve() for entry in path if entry and not _below(Path(entry).resolve(), libraries)]
@@ -77,12 +79,16 @@ def confine(path: Sequence[str], may_read: Sequence[str], scratch: str) -> bool:
     return by_kernel
 
 
-def _libraries() -> tuple[Path, ...]:
-    """Folders of installed Python packages, of Python itself and of the machine's libraries."""
+def _libraries(path: Sequence[str]) -> tuple[Path, ...]:
+    """Folders of installed Python packages, of Python itself and of the machine's libraries.
+
+    Environments that are stacked (by PYTHONPATH or a .pth file) have several folders of packages on the path.
+    """
     known = sysconfig.get_paths()
     folders = [known[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [
         *site.getsitepackages(),
+        *(entry for entry in path if Path(entry).name in _PACKAGES),
         site.getusersitepackages(),
         *_MACHINE,
         str(Path(sys.executable).parent),
