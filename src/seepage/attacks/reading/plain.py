@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.reading.claims import HALF_SURE, Candidates, Claims, on_the_grid, quotient_bounds, vouch
-from seepage.attacks.reading.products import as_computed, joint_evidence, product_evidence, products_first
+from seepage.attacks.reading.products import as_computed, best_proven, joint_evidence, product_evidence
 from seepage.attacks.reading.rows import RowScan, agreeing_rows, representatives, scan_rows
 from seepage.attacks.reading.scale import expected_kappa, scale_note
 from seepage.attacks.reading.union import merge_claims
@@ -120,7 +120,7 @@ def _readings(
     scan: RowScan, gradient: LayerGradient, rows: Tensor, evidence: Tensor | None, *, merge: bool
 ) -> _Readings:
     groups = agreeing_rows(scan.sketch[rows]) if merge else torch.arange(len(rows))
-    best, support = representatives(groups, products_first(gradient.bias[rows].abs(), evidence))
+    best, support = representatives(groups, best_proven(gradient.bias[rows].abs(), evidence))
     return _Readings(
         rows=rows[best.to(rows.device)],
         support=support,

@@ -16,7 +16,7 @@ from seepage.attacks.reading.peeling.codes import Code, Snapped
 from seepage.attacks.reading.peeling.readings import Readings
 from seepage.attacks.reading.peeling.residual import Found, Residual, Rows, row_norms
 from seepage.attacks.reading.peeling.tolerances import BLOCK_BYTES, READABLE, SURE
-from seepage.attacks.reading.products import joint_evidence, product_evidence, products_first
+from seepage.attacks.reading.products import best_proven, joint_evidence, product_evidence
 from seepage.attacks.reading.rows import SKETCH, agreeing_rows, representatives
 from seepage.attacks.reading.scale import TOGETHER
 from seepage.models.precision import EXACT
@@ -48,7 +48,7 @@ class RowReader:
         if len(ok) == 0:
             return Readings.none(self.residual.weight)
         groups, evidence = agreeing_rows(rows.scan.sketch[ok]), self._evidence(rows.index[ok], found)
-        best, support = representatives(groups, products_first(1 / error[ok], evidence))
+        best, support = representatives(groups, best_proven(1 / error[ok], evidence))
         kept = ok[best.to(ok.device)]
         single = torch.zeros_like(rows.bias[kept]) if evidence is None else joint_evidence(groups, evidence)
         support = support.to(kept.device)
