@@ -310,3 +310,26 @@ def test_bad_folder_options(tmp_path: Path, options: dict[str, Any]) -> None:
     picture(tmp_path / "a/p.png")
     with pytest.raises(SpecError):
         load_data(tmp_path, **options)
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_a_table_that_is_divided_otherwise_is_told_by_its_mark(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text(mark.join(["age", "income", "label"]) + "\n" + mark.join(["41", "1.5", "a"]) + "\n")
+    with pytest.raises(DataError, match="seems to be divided by") as raised:
+        load_data(path)
+    assert f"give delimiter={mark!r}" in str(raised.value)
+
+
+@pytest.mark.parametrize(("first", "fits"), [(2**24 - 4, True), (2**24, False), (10**17, False)])
+def test_whole_numbers_that_a_model_s_input_cannot_tell_apart_are_refused(
+    tmp_path: Path, first: int, fits: bool
+) -> None:
+    """Two people whose numbers are the same in float32 would both be recovered exactly by either's."""
+    path = tmp_path / "people.csv"
+    path.write_text("number,age,label\n" + "".join(f"{first + i},{20 + i},{i % 2}\n" for i in range(4)))
+    if fits:
+        assert load_data(path).inputs[:, 0].unique().numel() == 4
+    else:
+        with pytest.raises(DataError, match="column 'number' holds whole numbers that differ beyond"):
+            load_data(path)

@@ -148,6 +148,9 @@ def read_table(path: Path, *, delimiter: str = ",") -> tuple[list[str], list[Row
     header, rows = lines[0][1], lines[1:]
     if all(_is_number(cell) for cell in header):
         raise DataError(f"{path.name} begins with numbers; put the column names on its first line.")
+    other = next((mark for mark in ";\t|" if mark in header[0] and delimiter not in header[0]), None)
+    if len(header) == 1 and other is not None:
+        raise DataError(f"{path.name} seems to be divided by {other!r}; give delimiter={other!r}.")
     if "" in header or len(set(header)) != len(header):
         raise DataError(
             f"{path.name} has empty or repeated column names; give every column a name of its own."
@@ -231,12 +234,26 @@ def _encoded(
     for i in features:
         if header[i] not in categorical:
             columns.append((header[i], [_number(cells[i], header[i], line, name) for line, cells in rows]))
+            _check_digits([cells[i] for _, cells in rows], header[i], name)
             continue
         values = sorted({cells[i] for _, cells in rows})
         _check_category(values, header[i], len(rows), name)
         groups.append(tuple(range(len(columns), len(columns) + len(values))))
         columns += [(f"{header[i]}={v}", [float(cells[i] == v) for _, cells in rows]) for v in values]
     return columns, tuple(groups)
+
+
+def _check_digits(cells: Sequence[str], column: str, name: str) -> None:
+    """Refuse whole numbers that are different in the file and the same in the 32 bits of a model's input.
+
+    An example would be called exact with another one's number.
+    """
+    whole = {int(cell) for cell in cells if cell.removeprefix("-").isdecimal()}
+    if len({float(np.float32(number)) for number in whole}) < len(whole):
+        raise DataError(
+            f"{name}, column '{column}' holds whole numbers that differ beyond the digits of a model's input "
+            "(32 bits, 7 digits); leave identifiers out, or divide the column into parts."
+        )
 
 
 def _check_category(values: Sequence[str], column: str, rows: int, name: str) -> None:
