@@ -1,6 +1,6 @@
 """What an audit of many clients costs: CPU time for each of them and peak memory, up to 10,000 clients.
 
-    python benchmarks/scale.py [--only WORD] [--anew] [--plot docs/scale.svg]
+    python benchmarks/scale.py [--only WORD] [--anew] [--plot docs/scale.svg] [--plan]
 
 Every point is a fresh process, so that its peak (ru_maxrss) is its own; all runs in it with one thread,
 from the draw of the clients to the written report. The attack is analytic_extraction on the default mlp, each
@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -274,18 +274,49 @@ def plot(results: dict[str, dict[str, float]]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
+def plan(results: dict[str, dict[str, float]]) -> Iterator[str]:
+    """Costs fitted on small sizes, beside what larger ones took; docs/scale.md plans with them."""
+    for kind in KINDS:
+        for view in VIEWS:
+            found = results.get(f"{kind} {view} {SIZES[-1]}")
+            if found is not None:
+                alone = found["cpu"] - found["ms_each"] * (SIZES[-1] - 1) / 1000
+                expected = alone + found["ms_each_of_100"] * (SIZES[-1] - 1) / 1000
+                yield (
+                    f"{kind} {view}: {alone:.1f} s and {found['ms_each_of_100']:.2f} ms a client among 100, "
+                    f"so {expected:.0f} CPU s for 10,000; measured {found['cpu']:.0f}"
+                )
+    small, middle, large = (results.get(f"weights {count}") for count in WEIGHTS)
+    if small is None or middle is None or large is None:
+        return
+    for field, unit in (("each", "CPU s an update"), ("alone", "CPU s for one"), ("peak_mb", "MB")):
+        slope = (middle[field] - small[field]) / (WEIGHTS[1] - WEIGHTS[0])
+
+        def line(count: int, slope: float = slope, field: str = field) -> float:
+            return small[field] + slope * (count - WEIGHTS[0])
+
+        yield (
+            f"weights, {unit}: by 1 and 10 million {line(WEIGHTS[2]):,.1f} at 100 million, measured "
+            f"{large[field]:,.1f}; {line(10**9):,.0f} at 1 billion"
+        )
+
+
 def main() -> None:
     points = [f"{kind} {view} {n}" for n in SIZES[::-1] for kind in KINDS for view in VIEWS] + list(OTHERS)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="points that have this in their name")
     parser.add_argument("--anew", action="store_true", help="measure again what is in scale.json")
     parser.add_argument("--plot", type=Path, help="where to draw it")
+    parser.add_argument("--plan", action="store_true", help="print what larger sizes are expected to cost")
     parser.add_argument("--point", choices=points, help="measure this one here and print it")
     asked = parser.parse_args()
     if asked.point:
         print(json.dumps(measure(asked.point)))
         return
     results: dict[str, dict[str, float]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    if asked.plan:
+        print("\n".join(plan(results)))
+        return
     for point in points:
         if asked.only in point and (asked.anew or point not in results):
             alone = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -201,12 +201,13 @@ def _each_compared(candidates: Tensor, views: Views) -> Iterator[tuple[int, Tens
         by_view.setdefault(view, []).append(exchange)
     for exchanges in by_view.values():
         some: list[int] = []
+        size = 0
         for exchange in exchanges:
             some.append(exchange)
-            size = sum(len(views.played.behind[i]) for i in some)
+            size += len(views.played.behind[exchange])
             if size >= _rows(candidates) or exchange == exchanges[-1]:
                 yield from _split(some, candidates, views)
-                some = []
+                some, size = [], 0
 
 
 def _split(

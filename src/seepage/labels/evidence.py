@@ -29,9 +29,9 @@ NOISE_PROBES = 256
 number, to a sixteenth of one example's."""
 FEWEST_PROBES = 32
 """Noise examples that are probed whatever it costs. Derived: the same, to less than a fifth."""
-PROBE_OPERATIONS = 5_200_000_000
-"""Multiplications that noise probes may take. Cost: seconds on one core; very wide models get fewer
-probes."""
+PROBE_OPERATIONS = 10_400_000_000
+"""Multiplications that noise probes may take. Cost: a second on one core; a ResNet-20 is probed with all of
+them, wider models with fewer."""
 PATH_PASSES = 2
 """Times that the way of local training is played through. Cost: the second starts from the counts of the
 first; each probes the model at up to eight states."""
