@@ -107,8 +107,9 @@ def _tangled(peeling: Peeling) -> list[str]:
     found, unknown = len(search.ledger), search.mixture.unknown
     if search.alike:
         return [
-            f"What is left could not be unmixed: of {unknown} unknown examples at least two switch the same "
-            "neurons, so that only their span can be told."
+            f"What is left could not be unmixed: of {unknown} unknown examples the backward signals of "
+            f"{found} were told apart; of the others at least two seem to switch the same neurons, so that "
+            "only their span can be told."
         ]
     if not search.ledger.left:
         return [

@@ -45,6 +45,9 @@ _DRY = 12
 """Rounds in vain after which the search ends. Cost: a batch that cannot be unmixed takes about as long as one
 that can, of which most rounds find something."""
 
+_ALIKE_DRY = 4
+"""The same where two examples seem to switch the same neurons. Cost: two rounds of either kind."""
+
 
 @dataclass
 class Search:
@@ -60,7 +63,8 @@ class Search:
     weeded: int = 0
     """Times that all seemed to be found and some were wrong."""
     alike: bool = False
-    """Two examples switch the same neurons: only their span can be told."""
+    """Since the last find, patterns of more than one vector came up: two examples may switch the same
+    neurons, and only their span can be told."""
     expired: bool = False
 
     def __post_init__(self) -> None:
@@ -75,13 +79,13 @@ class Search:
         if (state := kept.restore({"seed": self.seed})) is not None:
             self._restore(state[0])
             clock.advance(state[1])
-        while self._unfinished() and not self.alike and self._dry < self._patience():
+        while self._unfinished() and self._dry < self._patience():
             if clock.expired:
                 self.expired = True
                 break
             new = self._round()
             self.rounds += 1
-            self._dry = 0 if new else self._dry + 1
+            self._dry, self.alike = (0, False) if new else (self._dry + 1, self.alike)
             kept.offer(self._state)
             clock.report(
                 step=self.rounds,
@@ -101,7 +105,9 @@ class Search:
         return self.ledger.left > 0
 
     def _patience(self) -> int:
-        return 1 if self.ledger.left <= 1 else _DRY  # of a last one nothing is drawn: again is the same
+        if self.ledger.left <= 1:  # of a last one nothing is drawn: again is the same
+            return 1
+        return _ALIKE_DRY if self.alike else _DRY
 
     def _count(self) -> int:
         smaller = self.mixture.unknown / max(1, self.ledger.left)
@@ -135,8 +141,9 @@ class Search:
         self.rejected += int((~genuine).sum())
         before = len(ledger)
         if bool(genuine.any()):
-            self.alike = self._several(q[genuine], on[genuine])
-            ledger.add(q[genuine], on[genuine])
+            several = self._several(q[genuine], on[genuine])
+            self.alike = self.alike or bool(several.any())
+            ledger.add(q[genuine][~several], on[genuine][~several])
         return len(ledger) - before
 
     def _candidates(self, span: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,13 +173,17 @@ class Search:
         q[::_FROM_ROWS] = unit(small[rows])
         return coarse(small, q, off.to(small)).double() @ reduced.T, off.to(basis)
 
-    def _several(self, q: Tensor, on: Tensor) -> bool:
-        """Whether noise hides that the rows off in a pattern have more than one null vector."""
+    def _several(self, q: Tensor, on: Tensor) -> Tensor:
+        """(t,) whether the rows off in a pattern have more than one null vector, as far as noise lets see.
+
+        It may be a vector that noise alone makes sparse, or one of two examples that switch the same neurons:
+        nothing is found by it either way.
+        """
         off = (~on).to(q)
         moments = (self.mixture.directions.T.unsqueeze(0) * off.unsqueeze(1)) @ self.mixture.directions
         second = torch.linalg.eigvalsh(moments)[:, min(1, q.shape[1] - 1)].clamp_min(0).sqrt()
-        hidden = second <= (self._floor(q) * off).norm(dim=1)
-        return q.shape[1] > 1 and bool(hidden.any())
+        hidden: Tensor = second <= (self._floor(q) * off).norm(dim=1)
+        return hidden & (q.shape[1] > 1)
 
     def _floor(self, q: Tensor) -> Tensor:
         """(t, r) what noise leaves of the zeros of U q = G V c, c = q / S."""
