@@ -40,3 +40,12 @@ def test_steps_are_reported_and_the_strip_goes_when_the_attack_ends(
         assert strip.is_file()
     assert seen == [4]
     assert not strip.exists()
+
+
+def test_a_search_without_candidates_has_no_strip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As unmixing reports its rounds; drawing nothing used to end the audit's cell."""
+    monkeypatch.setattr("seepage.engine.live._EVERY", -1.0)
+    strip = tmp_path / "cell.live.png"
+    with watching(strip, SPEC):
+        Clock(seconds=None).report(step=4, steps=9, objective=1.0, inputs=torch.empty(0))
+        assert not strip.exists()

@@ -21,7 +21,7 @@ class Progress:
     """The best restart's, so far."""
     seconds_left: float
     inputs: Tensor
-    """(R, n, *shape): the current candidates in model units, for a thumbnail."""
+    """(R, n, *shape): the current candidates in model units, for a thumbnail; empty where there are none."""
 
 
 Work = tuple[float, Callable[[], object]]

@@ -30,7 +30,9 @@ def watching(strip: Path | None, spec: InputSpec) -> Iterator[None]:
         nonlocal drawn
         if outer is not None:
             outer(progress)
-        if strip is not None and spec.modality is Modality.IMAGE and time.monotonic() - drawn > _EVERY:
+        late = time.monotonic() - drawn > _EVERY
+        # A search for something else than pictures has no candidates to show.
+        if strip is not None and spec.modality is Modality.IMAGE and late and progress.inputs.numel():
             write_atomically(strip, draw_strip(progress, spec))
             drawn = time.monotonic()
 

@@ -109,7 +109,7 @@ def test_the_last_ones_follow_without_a_draw(left: int) -> None:
         search = Search(layer.mixture, Clock(seconds=None))
         search.ledger.add(layer.q[left:], layer.on[left:])
         drawn = search._generator.get_state()
-        assert search.run()
+        assert search.run() and search.followed == left
         assert torch.equal(search._generator.get_state(), drawn)
         assert float((search.ledger.q @ layer.q.T).abs().amax(0).min()) > 0.9999
 

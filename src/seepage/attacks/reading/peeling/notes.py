@@ -159,9 +159,12 @@ def _progress(peeling: Peeling) -> list[str]:
         f"{peeling.rounds} round(s)."
     ]
     if peeling.unmixed:
+        followed = peeling.unmixer.followed
+        last = f" {followed} of them followed from the others by linear algebra." if followed else ""
         notes.append(
             f"{peeling.unmixed} had no neuron of their own: they were told apart as the sparsest backward "
             "signals in the gradient's column space whose supports are activation patterns of the network."
+            f"{last} The certificate below is one for all."
         )
     if int(found.exact.sum()):
         if isinstance(peeling.code, NumberCode):

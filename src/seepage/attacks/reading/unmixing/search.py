@@ -58,6 +58,8 @@ class Search:
     seed: int = 0
     ledger: Ledger = field(init=False)
     rounds: int = 0
+    followed: int = 0
+    """Finds that follow from all others by linear algebra: the last one, or two on a line."""
     rejected: int = 0
     """Sparse vectors that are no activation pattern."""
     weeded: int = 0
@@ -116,6 +118,7 @@ class Search:
     def _round(self) -> int:
         """How many new ones a round found."""
         mixture, ledger = self.mixture, self.ledger
+        before, follows = len(ledger), not self._draws()
         span = ledger.span()
         q, off = self._candidates(span)
         q = unit(q)
@@ -139,12 +142,17 @@ class Search:
         a = fit(gates, on)
         genuine = (agreement(gates, on, a) >= GENUINE) & (a @ (span.T @ mixture.ones) > 0)
         self.rejected += int((~genuine).sum())
-        before = len(ledger)
         if bool(genuine.any()):
             several = self._several(q[genuine], on[genuine])
             self.alike = self.alike or bool(several.any())
             ledger.add(q[genuine][~several], on[genuine][~several])
-        return len(ledger) - before
+        new = len(ledger) - before
+        self.followed += new * follows
+        return new
+
+    def _draws(self) -> bool:
+        """Whether starts are drawn: not for the last one, and for the last two only if their line failed."""
+        return self.ledger.left > 2 or (self.ledger.left == 2 and self._dry > 0)
 
     def _candidates(self, span: Tensor) -> tuple[Tensor, Tensor]:
         """(t, u): q that may be those of unknown examples, whose a lie in the span (u, left).
@@ -156,7 +164,7 @@ class Search:
         if left == 1:
             only = span.T * torch.sign(mixture.ones @ span).unsqueeze(1)
             return from_patterns(mixture.directions, only @ mixture.gates.T > 0), any_row
-        if left == 2 and not self._dry:
+        if not self._draws():
             on = along_the_line(mixture.gates, mixture.ones, span) @ mixture.gates.T > 0
             q = torch.cat([from_patterns(mixture.directions, part) for part in on.split(_LINE)])
             remains = ((q @ mixture.directions.T).square() * ~on).sum(1)
@@ -202,6 +210,7 @@ class Search:
             "rounds": self.rounds,
             "dry": self._dry,
             "rejected": self.rejected,
+            "followed": self.followed,
             "weeded": self.weeded,
             "generator": self._generator.get_state(),
         }
@@ -209,6 +218,7 @@ class Search:
     def _restore(self, state: State) -> None:
         self.rounds, self._dry = int(state["rounds"]), int(state["dry"])
         self.rejected, self.weeded = int(state["rejected"]), int(state["weeded"])
+        self.followed = int(state["followed"])
         self._generator.set_state(state["generator"])
         if len(state["signals"]):
             q = unit(state["signals"].to(self.mixture.directions) @ self.mixture.directions)

@@ -50,6 +50,8 @@ class Unmixer:
         self.tried = False
         self.search: Search | None = None
         """The last one; None where the rank said no."""
+        self.followed = 0
+        """Of all examples that were told apart, those that the others left no choice for."""
 
     def unmix(self, residual: Residual, index: Tensor, found: Found) -> Unmixed | None:
         """The examples that the rows `index` (r,) of a residual are made of; None if not all can be told."""
@@ -68,6 +70,7 @@ class Unmixer:
         self.search = Search(mixture, clock=self._clock.share(1), seed=self.seed)
         if not self.search.run():
             return None
+        self.followed += self.search.followed
         return assemble(mixture, self.search.ledger.q, residual.weight.dtype)
 
     def pictures(self) -> Tensor | None:
