@@ -67,8 +67,6 @@ class Setting:
     epochs: int = 0
     """Of Adam before the round, on the images below `TRAINED_ON`."""
     attack: str = "exact_extraction"
-    budget: float | None = None
-    """Seconds that exact_extraction's search may take."""
     local: LocalTraining = field(default_factory=LocalTraining)
     change: Callable[[Tensor], Tensor] = lambda sent: sent
 
@@ -226,9 +224,7 @@ def drawn(setting: Setting, seed: int) -> tuple[nn.Module, Batch, InputSpec]:
 def attacked(setting: Setting, seed: int) -> tuple[Reconstruction, nn.Module, Batch, InputSpec, float]:
     """What the attack says, what it was about, and the CPU seconds of reading."""
     model, batch, spec = drawn(setting, seed)
-    attack = ATTACKS[setting.attack](
-        **({"read": "peel"} if setting.attack == "trap_weights" else {"budget": setting.budget})
-    )
+    attack = ATTACKS[setting.attack](**({"read": "peel"} if setting.attack == "trap_weights" else {}))
     known = Knowledge(input=spec, seed=seed, local=setting.local)
     crafted = attack.craft(model, (), known)
     sent = Broadcast(model if crafted is None else crafted.model)

@@ -5,7 +5,7 @@
 
 Without --draw the map is measured, as `honest_batches.py` measures a line, and kept in the file. Networks of
 six layers, CIFAR-10's test images from 6100 on. Of one width and kind of input, larger batches are left out
-once two sizes in a row gave nothing that could be claimed; a search may take `BUDGET` seconds.
+once two sizes in a row gave nothing that could be claimed.
 """
 
 # ruff: noqa: E501 (SVG written out)
@@ -23,8 +23,7 @@ import torch
 from honest_batches import Result, Setting, keep, measured
 
 WIDTHS, SIZES = (100, 200, 500, 1000), (8, 16, 24, 32, 48, 64, 96, 128, 192)
-BUDGET = 120.0
-_BASE = Setting(width=0, examples=0, budget=BUDGET)
+_BASE = Setting(width=0, examples=0)
 PANELS = {
     "mean and std, untrained": _BASE,
     "mean and std, trained": replace(_BASE, epochs=10),

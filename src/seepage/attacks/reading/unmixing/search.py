@@ -146,9 +146,9 @@ class Search:
             several = self._several(q[genuine], on[genuine])
             self.alike = self.alike or bool(several.any())
             ledger.add(q[genuine][~several], on[genuine][~several])
-        new = len(ledger) - before
-        self.followed += new * follows
-        return new
+        added = len(ledger) - before
+        self.followed += added * follows
+        return added
 
     def _draws(self) -> bool:
         """Whether starts are drawn: not for the last one, and for the last two only if their line failed."""
