@@ -19,6 +19,8 @@ from seepage.attacks import ATTACKS, Attack
 from seepage.attacks.closed_form.april import April
 from seepage.attacks.closed_form.patch_embedding import PatchEmbedding
 from seepage.attacks.closed_form.recursive_inversion import RecursiveInversion
+from seepage.attacks.text.embedding_rows import EmbeddingRows
+from seepage.attacks.text.exact_text import ExactText
 from seepage.core.types import (
     Batch,
     Crafted,
@@ -93,13 +95,28 @@ def _fitting(attack: Attack) -> tuple[nn.Module, int]:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3)), 2
 
 
+def _texts(attack: Attack) -> tuple[nn.Module, InputSpec, list[Batch], Batch] | None:
+    """A small GPT-2 that tells three classes of texts apart, for the attacks that read texts."""
+    if not isinstance(attack, EmbeddingRows | ExactText):
+        return None
+    from tests.models.families import built, spec, texts
+
+    described = spec(num_classes=3)
+    model = build_model(built("gpt2", "SequenceClassification"), described)
+    batches = [Batch(texts(2, seed=c), (torch.arange(2) + c) % 3) for c in range(3)]
+    return model, described, batches, Batch(texts(16, seed=9), torch.arange(16) % 3)
+
+
 def setting(attack: Attack, *, like: Attack | None = None) -> tuple[Played, Knowledge]:
     """Three clients' rounds against this attack, under a threat model that grants it what it requires.
 
     like: says which model fits, where the attack itself lives in another process."""
     torch.manual_seed(0)
+    spec, public = SPEC, Batch(torch.rand(16, 1, 6, 6), torch.arange(16) % 3)
     model, each = _fitting(like or attack)
     batches = [Batch(torch.rand(each, 1, 6, 6), (torch.arange(each) + c) % 3) for c in range(3)]
+    if (of_texts := _texts(like or attack)) is not None:
+        model, spec, batches, public = of_texts
     threat = dataclasses.replace(
         THREATS["malicious_server" if attack.active else "honest_but_curious"],
         grants=THREATS["malicious_server"].grants | attack.requires,
@@ -108,10 +125,10 @@ def setting(attack: Attack, *, like: Attack | None = None) -> tuple[Played, Know
     known = knowledge(
         threat,
         "per_client",
-        spec=SPEC,
+        spec=spec,
         loss="cross_entropy",
         local=local,
-        auxiliary=Batch(torch.rand(16, 1, 6, 6), torch.arange(16) % 3),
+        auxiliary=public,
         seed=0,
     )
 
@@ -148,7 +165,7 @@ def test_the_answer_is_the_same_in_a_process_that_never_held_the_truth(
     rounds_there, there = answered(apart, like=ATTACKS[name](**settings))
     assert rounds_here == rounds_there
     assert torch.equal(here.values, there.values)
-    for field in ("claimed", "confidence", "support", "source", "label_counts"):
+    for field in ("claimed", "confidence", "support", "source", "label_counts", "words"):
         one, two = getattr(here, field), getattr(there, field)
         assert (one is None and two is None) or torch.equal(one, two)
     assert (here.space, here.notes, here.complete, here.rows) == (
@@ -200,7 +217,7 @@ def test_wiping_the_truth_changes_no_answer(name: str) -> None:
     torch.manual_seed(1)
     after = attack.run(played.exchanges, known)
     assert torch.equal(before.values, after.values)
-    for field in ("claimed", "confidence", "support", "label_counts"):
+    for field in ("claimed", "confidence", "support", "label_counts", "words"):
         one, two = getattr(before, field), getattr(after, field)
         assert (one is None and two is None) or torch.equal(one, two)
 

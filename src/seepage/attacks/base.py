@@ -215,7 +215,7 @@ def pool(found: Sequence[Reconstruction]) -> Reconstruction:
     if any(f.space != first.space or f.model_units != first.model_units for f in found):
         raise DataError("reconstructions in different spaces cannot be pooled.")
     rows = [f.rows for f in found if f.rows is not None]
-    counts = [f.label_counts for f in found]
+    counts, words = [f.label_counts for f in found], [f.words for f in found]
     return Reconstruction(
         values=torch.cat([f.values for f in found]),
         space=first.space,
@@ -227,6 +227,9 @@ def pool(found: Sequence[Reconstruction]) -> Reconstruction:
         source=torch.cat([torch.full((len(f),), i) for i, f in enumerate(found)]),
         label_counts=torch.stack([c for c in counts if c is not None]).sum(dim=0)
         if all(c is not None for c in counts)
+        else None,
+        words=torch.stack([w for w in words if w is not None]).any(dim=0)
+        if all(w is not None for w in words)
         else None,
         complete=None if any(f.complete is None for f in found) else all(f.complete for f in found),
         notes=tuple(dict.fromkeys(note for f in found for note in f.notes)),

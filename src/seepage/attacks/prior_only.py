@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seepage.attacks.base import Attack
 from seepage.core.errors import SpecError
-from seepage.core.types import Exchange, InputSpec, Knowledge, Modality, Reconstruction
+from seepage.core.types import PADDING, Exchange, InputSpec, Knowledge, Modality, Reconstruction
 
 MOST_COPIES = 1024
 """Copies of the mean guess that are made, one for each example; beyond that one stands for all of them. Cost:
@@ -44,6 +44,7 @@ class PriorOnly(Attack):
             unlimited=0 if several else 1,
             model_units=known.normalised,
             label_counts=_likely_labels(known, sum(counts)),
+            words=_likely_words(known, sum(counts)),
             notes=(
                 "Looks at no update: the mean of public examples and the examples themselves."
                 if known.auxiliary is not None
@@ -74,6 +75,19 @@ def _likely_labels(known: Knowledge, count: int) -> Tensor | None:
     missing = count - int(counts.sum())
     counts[(wanted - counts).argsort(descending=True, stable=True)[:missing]] += 1
     return counts
+
+
+def _likely_words(known: Knowledge, count: int) -> Tensor | None:
+    """The most frequent tokens of public texts, as many different ones as `count` of those hold."""
+    public, spec = known.auxiliary, known.input
+    if spec.modality is not Modality.TEXT or spec.vocabulary is None or public is None or not len(public):
+        return None
+    ids = public.inputs.cpu()
+    frequent = torch.bincount(ids[ids != PADDING], minlength=spec.vocabulary)
+    some = ids[:count]
+    different = len(some[some != PADDING].unique())
+    order = frequent.argsort(descending=True, stable=True)[:different]
+    return torch.zeros(spec.vocabulary, dtype=torch.bool).index_fill(0, order, True)
 
 
 def flat_guess(spec: InputSpec) -> Tensor:

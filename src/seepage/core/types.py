@@ -313,6 +313,8 @@ class Reconstruction:
     """Of shared candidates: so many, the first ones, may be given to any number of examples each."""
     label_counts: Tensor | None = None
     """(classes,) inferred number of examples of each class, over all exchanges."""
+    words: Tensor | None = None
+    """(vocabulary,) bool: tokens that the texts of all exchanges hold, in places that may be unknown."""
     complete: bool | None = None
     """Whether the attack certifies that the layer it read holds nothing else; None: it has no way to tell."""
     notes: tuple[str, ...] = ()

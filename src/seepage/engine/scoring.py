@@ -21,7 +21,7 @@ from seepage.metrics import (
     score_examples,
     score_requested,
 )
-from seepage.metrics.text import PADDING_WORDS, find_padding
+from seepage.metrics.text import PADDING_WORDS, find_padding, words_known
 from seepage.protocol import Played
 from seepage.record import ColumnRecord, Example
 
@@ -108,7 +108,7 @@ def score(
     counts = torch.bincount(played.truth.labels.cpu(), minlength=spec.num_classes)
     return Scored(
         examples=_examples(views, own, guess.scores, claimed, beside.traits),
-        batch_scores=_batch_scores(result, own.pairing, counts),
+        batch_scores=_batch_scores(result, own.pairing, counts, played.truth.inputs),
         claims=int(claimed.sum()),
         claims_right=int((right & claimed).sum()),
         claimed_examples=own.pairing.claimed_examples,
@@ -198,7 +198,9 @@ def _mean_feature(
     return Rated(pairing, prior, _scores(prior, truth, views, metrics, exact=exact))
 
 
-def _batch_scores(result: Reconstruction, pairing: Pairing, counts: Tensor) -> dict[str, float]:
+def _batch_scores(
+    result: Reconstruction, pairing: Pairing, counts: Tensor, inputs: Tensor
+) -> dict[str, float]:
     scores: dict[str, float] = {}
     if result.rows is not None:
         found = extraction_from_hits(pairing.right, pairing.held, result.support, result.rows)
@@ -210,6 +212,8 @@ def _batch_scores(result: Reconstruction, pairing: Pairing, counts: Tensor) -> d
         }
     if result.label_counts is not None:
         scores["label_accuracy"] = label_multiset_accuracy(result.label_counts.cpu(), counts)
+    if result.words is not None:
+        scores["words_known"] = words_known(result.words.cpu(), inputs.cpu())
     return scores
 
 

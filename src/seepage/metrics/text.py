@@ -104,3 +104,14 @@ def bag_of_words_recall(recon: Tensor, truth: Tensor, *, padding_id: int | None 
     ]
     right = wide(torch.tensor(found, dtype=torch.int64, device=truth.device))
     return _or_empty(right / wide(words).sum(1).clamp(min=1), recon_words, words)
+
+
+def words_known(known: Tensor, truth: Tensor) -> float:
+    """F-measure of a set of tokens, (vocabulary,) bool, against those of the true texts.
+
+    >>> words_known(torch.tensor([True, True, False]), torch.tensor([[0, 2, PADDING]]))
+    0.5
+    """
+    there = torch.zeros_like(known)
+    there[truth[truth != PADDING].unique()] = True
+    return 2 * int((known & there).sum()) / max(1, int(known.sum()) + int(there.sum()))

@@ -27,6 +27,8 @@ ATTACKS: dict[str, Entry] = {
     "recursive_inversion": _attack("seepage.attacks.closed_form.recursive_inversion:recursive_inversion"),
     "april": _attack("seepage.attacks.closed_form.april:april"),
     "patch_embedding": _attack("seepage.attacks.closed_form.patch_embedding:patch_embedding"),
+    "embedding_rows": _attack("seepage.attacks.text.embedding_rows:embedding_rows"),
+    "exact_text": _attack("seepage.attacks.text.exact_text:exact_text"),
     "trap_weights": _attack("seepage.attacks.traps.trap_weights:trap_weights", "craft_weights"),
     "quantile_traps": _attack("seepage.attacks.traps.quantile_traps:quantile_traps", "craft_weights"),
     "shifted_rows": _attack(

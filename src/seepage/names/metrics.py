@@ -186,6 +186,15 @@ _metric(
     counts_examples=True,
     **_BATCH,
 )
+_metric(
+    "words_known",
+    "text:words_known",
+    "Words known",
+    SHARE,
+    "Which tokens the texts hold, in any place: F-measure of the set.",
+    modalities=("text",),
+    **_BATCH,
+)
 
 LEADING = ("psnr", "mse", "token_accuracy", "rouge_l", "rmse", "relative_error", "cosine")
 """What a verdict rests on: of pictures, texts, rows and a layer's features, the first that is there."""

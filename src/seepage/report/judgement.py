@@ -11,7 +11,7 @@ from seepage.core.metric import MetricFacts
 from seepage.names.metrics import leading
 from seepage.record import BASELINE, AttackSummary, AuditLog, Cell
 from seepage.report.gaps import Spoiled, gaps, nothing_finished
-from seepage.report.lead import labels_lead, lead
+from seepage.report.lead import labels_lead, lead, words_lead
 from seepage.report.sampled import beyond_the_sample
 from seepage.report.unchecked import without_truth
 from seepage.report.vantage import server, vantage
@@ -93,6 +93,7 @@ _LEVELS: dict[str, Level] = {
     "ahead": "some",
     "ahead_features": "some",
     "standouts": "some",
+    "words": "some",
     "labels": "some",
     "nothing": "none_shown",
     "no_guess": "unknown",
@@ -107,8 +108,8 @@ def verdict(log: AuditLog, summaries: Sequence[AttackSummary]) -> AuditVerdict:
       the main metric's difference from the guess, on the same examples, lies beyond a wide margin (3 dB of
       PSNR, a factor sqrt(2) of an error, 0.2 of token accuracy; see `names.metrics` and `lead`).
     - *some*: that interval lies above zero; or single recovered examples beat their own guess by two wide
-      margins though the mean is not shown to; or only features of a layer were rebuilt; or only labels were
-      inferred better than by the baseline.
+      margins though the mean is not shown to; or only features of a layer were rebuilt; or only words, not
+      their places, or labels were inferred better than by the baseline.
     - *none_shown*: attacks were measured and none of this holds; the details name what was not tried.
     - *claimed*: there was no truth to score against, and attacks vouch for examples; see `unchecked`.
     - *unknown*: no attack finished, or none with a score that is a number and a guess to compare it with.
@@ -156,6 +157,8 @@ def _judge(log: AuditLog, summary: AttackSummary, guess: AttackSummary | None) -
         return _Finding("ahead_features" if features else ahead, summary, metric)
     if count := 0 if features else _standouts(log, summary):
         return _Finding("standouts", summary, metric, count)
+    if guess is not None and words_lead(_finished(log, summary), _finished(log, guess)) != "none":
+        return _Finding("words", summary, metric)
     if _labels_leak(log, summary, guess):
         return _Finding("labels", summary, metric)
     return _Finding(_why_nothing(log, summary, metric), summary, metric)
@@ -238,6 +241,14 @@ def _labels(log: AuditLog, best: _Finding) -> str:
     )
 
 
+def _words(log: AuditLog, best: _Finding) -> str:
+    known = percent(best.summary.scores["words_known"].value)
+    return (
+        f"{server(log.header, best.summary)} knows {known} of the words in the texts "
+        f"{vantage(log, best.summary)}, though not their places."
+    )
+
+
 def _nothing(log: AuditLog, best: _Finding) -> str:
     what = "anything"
     if "label_accuracy" in best.summary.scores:
@@ -252,6 +263,7 @@ _HEADLINES: dict[str, Callable[[AuditLog, _Finding], str]] = {
     "ahead": _ahead,
     "ahead_features": _features,
     "standouts": _standout,
+    "words": _words,
     "labels": _labels,
     "nothing": _nothing,
 }

@@ -54,6 +54,18 @@ def labels_lead(cells: Sequence[Cell], guesses: Sequence[Cell]) -> Lead:
     return _of_pairs(metric, pairs)
 
 
+def words_lead(cells: Sequence[Cell], guesses: Sequence[Cell]) -> Lead:
+    """The same for the set of words that the texts hold, one value a batch."""
+    metric = METRICS["words_known"]
+    guessed = {cell.seed: cell.batch_scores.get(metric.name) for cell in guesses}
+    pairs: Pairs = []
+    for cell in cells:
+        found, guess = cell.batch_scores.get(metric.name), guessed.get(cell.seed)
+        if found is not None and guess is not None and isfinite(found - guess):
+            pairs.append([(found, guess)])
+    return _of_pairs(metric, pairs)
+
+
 def _of_pairs(metric: MetricFacts, pairs: Pairs) -> Lead:
     count = sum(len(batch) for batch in pairs)
     if count < 2:  # a single value has no interval, so for it only a wide margin counts

@@ -25,7 +25,7 @@ from seepage.record import AttackSummary, summarise
 from seepage.testing.failed import CheckFailed, check_settings, copied, in_words, must, same
 from seepage.testing.setting import Setting, answered, grants
 
-_FIELDS = ("values", "claimed", "confidence", "support", "source", "label_counts")
+_FIELDS = ("values", "claimed", "confidence", "support", "source", "label_counts", "words")
 
 
 def check_attack(

@@ -278,6 +278,7 @@ def _reconstruction(answer: Any) -> Reconstruction:
             source=_optional(answer, "source"),
             shared=bool(answer["shared"]),
             label_counts=_optional(answer, "label_counts"),
+            words=_optional(answer, "words", torch.bool),
             complete=None if complete is None else bool(complete),
             notes=tuple(str(note) for note in answer["notes"]),
         )

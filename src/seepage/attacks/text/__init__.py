@@ -1,0 +1,1 @@
+"""Texts read out of a transformer's gradients."""

@@ -1,0 +1,174 @@
+"""DAGER, exact gradient inversion for text (Petrov et al. 2024): sentences of a decoder by linear algebra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.text.ends import classes, last_tokens
+from seepage.attacks.text.growing import SAMPLE, Reader, grow, reader, tokens_at
+from seepage.attacks.text.span import Span
+from seepage.core.errors import NotApplicable
+from seepage.core.types import (
+    PADDING,
+    Batch,
+    Exchange,
+    Knowledge,
+    LocalTraining,
+    Modality,
+    Reconstruction,
+    UpdateKind,
+)
+from seepage.models.blocks import blocks_of, reading_points
+from seepage.protocol import local_update, training_mode
+from seepage.protocol.losses import NEXT_TOKEN
+
+
+class ExactText(PerUpdateAttack):
+    """Reads which tokens the first block saw, grows sentences that the second block saw, and proves them."""
+
+    def check(self, model: nn.Module, known: Knowledge) -> None:
+        """A decoder of Hugging Face's, with two blocks."""
+        if known.input.modality is not Modality.TEXT or known.input.vocabulary is None:
+            raise NotApplicable("this attack reads texts: use another one for pictures and tables.")
+        blocks_of(model)
+        if not is_causal(model):
+            raise NotApplicable(
+                "the model is an encoder, in which every token's features depend on all others, so that no "
+                "sentence can be grown token by token: 'embedding_rows' reads its tokens, 'tag' searches."
+            )
+
+    def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
+        """Tokens, sentences, what gradients of blocks leave open, and the proof."""
+        self.check(exchange.broadcast.model, known)
+        model, tensors = exchange.broadcast.model, exchange.update.tensors
+        generator = torch.Generator().manual_seed(known.seed)
+        device = next(model.parameters()).device
+        vocabulary, length = int(known.input.vocabulary or 0), known.input.shape[0]
+        sample = torch.randint(vocabulary, (min(SAMPLE, vocabulary),), generator=generator).to(device)
+        first, second = (_reader(model, block, tensors, sample) for block in (0, 1))
+        found = grow(second, tokens_at(first, length, vocabulary))
+        ids = torch.full((len(found), length), PADDING, dtype=torch.long, device=device)
+        for row, tokens in zip(ids, sorted(found), strict=True):
+            row[: len(tokens)] = torch.tensor(tokens, device=device)
+        rank = first.tests[0].span
+        notes = [
+            f"The first block's gradient has rank {rank.outside.shape[0] - rank.outside.shape[1]} of "
+            f"{rank.outside.shape[0]}; {len(found)} sentences lie in the second block's span."
+        ]
+        return _settled(exchange, known, ids, notes) if len(ids) else _nothing(known, notes)
+
+
+def _reader(model: nn.Module, block: int, tensors: Mapping[str, Tensor], sample: Tensor) -> Reader:
+    points = reading_points(model, block, tensors)
+    which = "first" if block == 0 else "second"
+    if not points:
+        raise NotApplicable(
+            f"the update has no gradient of the {which} block's attention, for it is frozen or all zero: "
+            "clients that train these blocks, or adapters in them, can be read."
+        )
+    rounding = max(torch.finfo(tensors[name].dtype).eps for point in points for name in point.weights)
+    spans = [Span.of(point.gradient(tensors), rounding=rounding) for point in points]
+    clear = [(p, s) for p, s in zip(points, spans, strict=True) if s is not None and not s.full]
+    widths = sorted({len(point.gradient(tensors).T) for point in points})
+    found = reader(model, [p for p, _ in clear], [s for _, s in clear], sample) if clear else None
+    if found is None:
+        raise NotApplicable(
+            f"the {which} block's gradient has no gap in its spectrum, as of more tokens than the "
+            f"{' or '.join(map(str, widths))} features (of LoRA: the rank) that it is read in, or of noise: "
+            "attack smaller batches or shorter texts."
+        )
+    return found
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether what comes out at a token depends on no later one."""
+    _, blocks = blocks_of(model)
+    device = next(model.parameters()).device
+    outputs: list[Tensor] = []
+
+    def ended(_module: nn.Module, _args: object, output: object) -> None:
+        outputs.append(output if isinstance(output, Tensor) else output[0])  # type: ignore[index]
+
+    hook = blocks[0].register_forward_hook(ended)
+    try:
+        with torch.no_grad(), training_mode(model, False):
+            for last in (1, 2):
+                model(torch.tensor([[0, last]], device=device))
+    finally:
+        hook.remove()
+    return torch.equal(outputs[0][0, 0], outputs[1][0, 0])
+
+
+def _settled(exchange: Exchange, known: Knowledge, ids: Tensor, notes: list[str]) -> Reconstruction:
+    """Last tokens or classes, and then the update of these texts beside the one that was sent."""
+    model = exchange.broadcast.model
+    gradients = _gradients(exchange, known)
+    labels = torch.zeros(len(ids), dtype=torch.long, device=ids.device)
+    if known.loss == NEXT_TOKEN:
+        behind = None if gradients is None else last_tokens(model, ids, gradients)
+        if behind is None:
+            notes.append("The last token of each text, which nothing is predicted from, could not be read.")
+        else:
+            ids = ids.clone()
+            ends = (ids != PADDING).sum(dim=1)
+            fits = ends < ids.shape[1]
+            ids[fits.nonzero().squeeze(1), ends[fits]] = behind[fits]
+    elif gradients is not None and (inferred := classes(model, ids, gradients)) is not None:
+        labels = inferred
+    left = unexplained(exchange, known, Batch(ids, labels))
+    rounding = max(torch.finfo(t.dtype).eps for t in exchange.update.tensors.values())
+    proven = left is not None and left <= rounding**0.5
+    if proven:
+        notes.append(f"The update of these texts differs from the one sent by {left:.1g} of it: rounding.")
+    elif left is not None:
+        notes.append(f"The update of these texts leaves {left:.2g} of the one sent unexplained.")
+    return Reconstruction(
+        values=ids,
+        claimed=torch.full((len(ids),), proven, device=ids.device),
+        complete=proven,
+        label_counts=torch.bincount(labels.cpu(), minlength=known.input.num_classes)
+        if proven and known.input.num_classes > 1 and known.loss != NEXT_TOKEN
+        else None,
+        notes=tuple(notes),
+    )
+
+
+def _gradients(exchange: Exchange, known: Knowledge) -> Mapping[str, Tensor] | None:
+    """The gradient by name, or None where the update is not one times a known factor."""
+    update, local = exchange.update, known.local
+    if update.kind is UpdateKind.GRADIENT:
+        return update.tensors
+    if local is None or local.num_steps(update.num_examples or 1) != 1 or local.weight_decay:
+        return None
+    return {name: -tensor / local.lr for name, tensor in update.tensors.items()}
+
+
+def unexplained(exchange: Exchange, known: Knowledge, batch: Batch) -> float | None:
+    """How much of the update is left when that of these examples is taken away; None where it is not known
+    how clients train."""
+    update = exchange.update
+    gradient = update.kind is UpdateKind.GRADIENT
+    if known.local is None and not gradient:
+        return None
+    local = replace(known.local or LocalTraining(), loss=known.loss)
+    if gradient:
+        local = replace(local, algorithm="fedsgd")
+    again = local_update(exchange.broadcast, batch, local).tensors
+    apart = sum(float((again[name] - sent).double().square().sum()) for name, sent in update.tensors.items())
+    whole = sum(float(sent.double().square().sum()) for sent in update.tensors.values())
+    return (apart / whole) ** 0.5 if whole else None
+
+
+def _nothing(known: Knowledge, notes: list[str]) -> Reconstruction:
+    empty = torch.zeros(0, *known.input.shape, dtype=torch.long)
+    return Reconstruction(values=empty, claimed=empty.new_zeros(0, dtype=torch.bool), notes=tuple(notes))
+
+
+def exact_text() -> ExactText:
+    """Passive: whole sentences of a decoder, exactly, from the span of two blocks' gradients (DAGER)."""
+    return ExactText()

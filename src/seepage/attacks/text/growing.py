@@ -1,0 +1,169 @@
+"""Sentences grown token by token, each tested against the span of what the second block read.
+
+Petrov et al. 2024 (DAGER), Section 4.2: in a decoder the features at a position depend on the tokens up to it
+alone, so a prefix is right if and only if its last token's features lie in that span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.text.span import Span, Threshold
+from seepage.core.errors import NotApplicable
+from seepage.models.blocks import Point, read_at
+
+VOCABULARY_CHUNK, PREFIX_CHUNK = 8192, 1024
+"""Rows a pass: bound the memory, and change no result."""
+SAMPLE = 256
+"""Tokens that show how far from a span what is not in it usually lies."""
+MOST_REPEATS = 4
+"""Times that a text may begin with the same token. Cost: one more beginning for every text."""
+MOST_PREFIXES = 512
+"""At one position: with more, the test tells nothing apart."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What a block reads, with a test for it at each of its points."""
+
+    model: nn.Module
+    points: list[Point]
+    tests: list[Threshold]
+
+    def passed(self, read: list[Tensor]) -> Tensor:
+        """(n,) bool: the last position of (n, length, features) lies in the span at every point."""
+        kept = torch.ones(len(read[0]), dtype=torch.bool, device=read[0].device)
+        for test, features in zip(self.tests, read, strict=True):
+            where = kept.nonzero().squeeze(1)
+            kept[where] = test.passed(features[where, -1])
+        return kept
+
+
+def reader(model: nn.Module, points: list[Point], spans: list[Span], sample: Tensor) -> Reader | None:
+    """The points where features can be told apart; None where there is none.
+
+    sample: (n,) tokens, nearly all of them in no sentence; to the second block each is one by itself.
+    """
+    read = read_at(model, points, input_ids=sample[:, None])
+    tests = [Threshold.against(span, features[:, -1]) for span, features in zip(spans, read, strict=True)]
+    usable = [(point, test) for point, test in zip(points, tests, strict=True) if test is not None]
+    return Reader(model, [p for p, _ in usable], [t for _, t in usable]) if usable else None
+
+
+def tokens_at(first: Reader, positions: int, vocabulary: int) -> Iterator[Tensor]:
+    """For each position the tokens whose features the first block may have read there.
+
+    Where positions do not enter the features (rotary ones come later), one look is for all of them.
+    """
+    device = next(first.model.parameters()).device
+    every = torch.arange(vocabulary, device=device)
+
+    def look(position: int) -> Tensor:
+        place = torch.full((1, 1), position, device=device)
+        kept = [
+            first.passed(
+                read_at(
+                    first.model,
+                    first.points,
+                    input_ids=some[:, None],
+                    position_ids=place.expand(len(some), 1),
+                )
+            )
+            for some in every.split(VOCABULARY_CHUNK)
+        ]
+        return every[torch.cat(kept)]
+
+    two = torch.zeros(2, 1, dtype=torch.long, device=device)
+    apart = read_at(
+        first.model, first.points, input_ids=two, position_ids=torch.tensor([[0], [1]], device=device)
+    )
+    alike = all(torch.equal(features[0], features[1]) for features in apart)
+    found = look(0)
+    yield found
+    for position in range(1, positions):
+        yield found if alike else look(position)
+
+
+def grow(second: Reader, candidates: Iterator[Tensor]) -> list[list[int]]:
+    """The longest prefixes that pass, in no particular order."""
+    ended: list[list[int]] = []
+    prefixes: Tensor | None = None
+    for tokens in candidates:
+        extended = _extended(second, prefixes, tokens)
+        if prefixes is not None:
+            going_on = {tuple(row) for row in extended[:, :-1].tolist()}
+            ended += [row for row in prefixes.tolist() if tuple(row) not in going_on]
+        prefixes = extended
+        if len(prefixes) > MOST_PREFIXES:
+            raise NotApplicable(
+                f"more than {MOST_PREFIXES} beginnings of sentences fit the second block's gradient, so that "
+                "it does not tell sentences apart: attack smaller batches."
+            )
+        if len(prefixes) == 0:
+            break
+    return _without_repeats(ended if prefixes is None else ended + prefixes.tolist())
+
+
+def _extended(second: Reader, prefixes: Tensor | None, tokens: Tensor) -> Tensor:
+    """(m, t + 1): prefixes (n, t) with one of the tokens behind them, where they pass."""
+    if len(tokens) == 0:
+        return tokens.new_zeros(0, 1 if prefixes is None else prefixes.shape[1] + 1)
+    if prefixes is None:
+        return tokens[second.passed(read_at(second.model, second.points, input_ids=tokens[:, None]))][:, None]
+    kept: list[Tensor] = []
+    keys, values = _attended(second, prefixes)
+    which = torch.arange(len(prefixes), device=prefixes.device).repeat_interleave(len(tokens))
+    added = tokens.repeat(len(prefixes))
+    for rows, some in zip(which.split(PREFIX_CHUNK), added.split(PREFIX_CHUNK), strict=True):
+        past = _cache()
+        past.update(keys[rows], values[rows], 0)
+        read = read_at(
+            second.model,
+            second.points,
+            input_ids=some[:, None],
+            attention_mask=some.new_ones(len(some), prefixes.shape[1] + 1),
+            past_key_values=past,
+            use_cache=True,
+        )
+        passed = second.passed(read)
+        kept.append(torch.cat([prefixes[rows[passed]], some[passed][:, None]], dim=1))
+    found = torch.cat(kept)
+    return found[~_repeats_too_often(found)]
+
+
+def _repeats_too_often(prefixes: Tensor) -> Tensor:
+    """(n,) bool. Under rotary positions one token again and again looks like that token once: keys turn,
+    and values, which are all the same, are averaged. So this is looked into for a few tokens only."""
+    return (prefixes == prefixes[:, :1]).all(dim=1) & (prefixes.shape[1] > MOST_REPEATS)
+
+
+def _without_repeats(ended: list[list[int]]) -> list[list[int]]:
+    """Without what is one token over and over, where that token begins another text."""
+    begins = [row[0] for row in ended if len(set(row)) > 1]
+    return [row for row in ended if len(row) == 1 or len(set(row)) > 1 or row[0] not in begins]
+
+
+def _attended(second: Reader, prefixes: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of the first block for the prefixes: computed once, not for every token behind them."""
+    past = _cache()
+    there = torch.ones_like(prefixes)
+    read_at(
+        second.model,
+        second.points,
+        input_ids=prefixes,
+        attention_mask=there,
+        past_key_values=past,
+        use_cache=True,
+    )
+    return past.layers[0].keys, past.layers[0].values
+
+
+def _cache() -> Any:
+    from transformers import DynamicCache
+
+    return DynamicCache()

@@ -1,0 +1,105 @@
+"""The span of what a layer read, from its gradient, and how far other features lie from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FIRST_LOOK = 64
+"""Directions that a whole vocabulary is compared in before what is left is compared in all of them. What lies
+in the span has nothing in any of them, so that more or fewer change the time and not the answer."""
+LEAST_GAP = 30.0
+"""Neighbouring singular values of pure rounding differ by less than a factor of 2, of features against it by
+10,000 (GPT-2's size, random weights, 8 to 16 sentences): anything between tells them apart."""
+
+
+REPEATED = 10
+"""Rounding of one's own features and of the comparison, in units of their type's precision."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A space of features, by the directions that are orthogonal to it."""
+
+    outside: Tensor
+    """(features, features - rank), orthonormal."""
+    noise: float
+    """How far rounding turns the span: its first singular value of noise over its last one of features, which
+    bounds the sine of the angle (Wedin 1972)."""
+
+    @property
+    def full(self) -> bool:
+        """Everything lies in it."""
+        return self.outside.shape[1] == 0
+
+    @classmethod
+    def of(cls, gradient: Tensor, *, rounding: float, dtype: torch.dtype = torch.float32) -> Span | None:
+        """The row space of (rows, features), its rank at the widest gap of the spectrum; None without a gap.
+
+        rounding: the relative precision that the gradient was sent in.
+
+        >>> rows = torch.rand(9, 2, dtype=torch.float64) @ torch.eye(4, dtype=torch.float64)[:2]
+        >>> Span.of(rows, rounding=1e-7).residual(torch.eye(4)).tolist()
+        [0.0, 0.0, 1.0, 1.0]
+        """
+        _, values, directions = torch.linalg.svd(gradient, full_matrices=True)
+        size = directions.shape[0]
+        values = torch.cat([values, values.new_zeros(size - len(values))])
+        floor = rounding * float(values[0])
+        present = int((values > floor).sum())
+        if present == 0 or not bool(values.isfinite().all()):
+            return None
+        # a value of exactly zero is not infinitely far away: rounding is
+        ratios = values[:present] / torch.cat([values[1:], values.new_zeros(1)])[:present].clamp_min(
+            1e-3 * floor
+        )
+        rank = int(ratios.argmax()) + 1
+        if float(ratios[rank - 1]) < LEAST_GAP:
+            return cls(directions.new_zeros(size, 0).to(dtype), 0.0) if present == size else None
+        return cls(directions[rank:].T.contiguous().to(dtype), 1 / float(ratios[rank - 1]))
+
+    def residual(self, features: Tensor, *, first: int | None = None) -> Tensor:
+        """(n,) of (n, features): the share of each one's length that lies outside.
+
+        first: only in so many directions, as if the others had as much in them.
+        """
+        some = self.outside if first is None else self.outside[:, :first]
+        scale = (self.outside.shape[1] / max(1, some.shape[1])) ** 0.5
+        length = features.norm(dim=-1)
+        outside: Tensor = scale * (features @ some.to(features)).norm(dim=-1) / length
+        return torch.nan_to_num(outside, 1.0)  # nothing at all lies in every span, which says nothing
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A span with the distance below which features count as lying in it."""
+
+    span: Span
+    tolerance: float
+
+    @classmethod
+    def against(cls, span: Span, others: Tensor) -> Threshold | None:
+        """What rounding can account for, as `Span.noise` bounds it; true features lie 30 to 100 times nearer.
+
+        None where `others`, nearly all of which lie outside, are too near to be told apart.
+        """
+        usual = float(span.residual(others).median())
+        tolerance = max(span.noise, REPEATED * torch.finfo(others.dtype).eps)
+        return cls(span, tolerance) if usual > LEAST_GAP * tolerance else None
+
+    def passed(self, features: Tensor) -> Tensor:
+        """(n,) bool of (n, features)."""
+        kept = torch.ones(len(features), dtype=torch.bool, device=features.device)
+        if len(features) > FIRST_LOOK:
+            # true features have nothing in any direction, so the part that is looked at is small as well
+            share = self.span.residual(features, first=FIRST_LOOK) * self._share
+            kept = share <= self.tolerance
+        where = kept.nonzero().squeeze(1)
+        kept[where] = self.span.residual(features[where]) <= self.tolerance
+        return kept
+
+    @property
+    def _share(self) -> float:
+        return float(min(1.0, (FIRST_LOOK / max(1, self.span.outside.shape[1])) ** 0.5))
