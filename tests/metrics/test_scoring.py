@@ -260,4 +260,5 @@ def test_the_catalogue_names_every_score_and_its_direction() -> None:
         "extraction_recall",
         "active_neurons",
         "label_accuracy",
+        "words_known",
     }
