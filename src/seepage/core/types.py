@@ -174,6 +174,8 @@ class LocalTraining:
     """Mini-batches whose mean gradient makes one step of the optimiser."""
     clip_norm: float | None = None
     """Each step's gradient is scaled down to this norm at most; None: it is not."""
+    mixed_precision: bool = False
+    """Clients compute under torch.autocast in bfloat16; weights and updates keep their type."""
     shuffle_seed: int | None = None
     """Order of the local mini-batches; None: as the data lie."""
     loss: str = "auto"

@@ -126,7 +126,7 @@ def _steps(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
     if known.optimizer not in (None, "sgd"):
         yield (
             f"The clients train with {known.optimizer}, which rescales every entry: attacks here read "
-            "changes of plain SGD."
+            "changes of plain SGD, and of Adam the first step where rounding left more of it than signs."
         )
     steps = known.steps
     if steps is None and known.epochs is not None and info.examples is not None:

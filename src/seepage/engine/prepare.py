@@ -373,6 +373,7 @@ def _local_training(protocol: ProtocolSpec) -> LocalTraining:
         schedule=protocol.schedule,
         accumulation=protocol.accumulation,
         clip_norm=protocol.clip_norm,
+        mixed_precision=protocol.mixed_precision,
         shuffle_seed=0 if protocol.shuffle else None,
         loss=protocol.loss,
         batch_norm=protocol.batch_norm,

@@ -114,7 +114,7 @@ def local_training(info: ExchangeInfo) -> LocalTraining | None:
         return LocalTraining(algorithm="fedsgd", **shared)  # type: ignore[arg-type]
     if known.lr is None or (known.steps is None and known.epochs is None):
         return None
-    if known.optimizer not in (None, "sgd"):
+    if known.optimizer not in (None, "sgd", "adam", "adamw"):
         return None
     return LocalTraining(
         algorithm="fedavg",
@@ -123,6 +123,7 @@ def local_training(info: ExchangeInfo) -> LocalTraining | None:
         epochs=known.epochs or known.steps or 1,
         steps=known.steps,
         lr=known.lr,
+        optimizer=known.optimizer or "sgd",  # type: ignore[arg-type]
         momentum=known.momentum or 0.0,
         weight_decay=known.weight_decay or 0.0,
         **shared,  # type: ignore[arg-type]

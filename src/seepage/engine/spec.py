@@ -130,7 +130,10 @@ class ProtocolSpec(_Strict):
     """Mini-batches whose mean gradient makes one step of the optimiser."""
     clip_norm: Number | None = Field(default=None, gt=0)
     """Clients scale each step's gradient down to this norm at most."""
+    mixed_precision: Switch = False
+    """Clients compute under torch.autocast in bfloat16, as many do on a GPU."""
     shuffle: Switch = False
+    """Clients go through their examples in an order that the server does not know."""
     loss: str = "auto"
     batch_norm: Literal["eval", "train"] = "eval"
     send_buffers: Switch = False

@@ -102,7 +102,9 @@ def local_update(
         )
     # Copies of the buffers: train-mode BatchNorm moves them in place.
     buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-    with training_mode(model, training.batch_norm == "train"):
+    device = next(iter(received.values())).device.type
+    autocast = torch.autocast(device, torch.bfloat16, enabled=training.mixed_precision)
+    with training_mode(model, training.batch_norm == "train"), autocast:
         if training.algorithm == "fedsgd":
             parameters: dict[str, Tensor] = dict(received)
             grads = gradients(model, parameters, buffers, batch, training.loss)

@@ -161,11 +161,18 @@ def knowledge(
     return Knowledge(
         input=shown,
         loss=loss,
-        local=local if Grant.LOCAL_TRAINING in grants else None,
+        local=_in_an_order_of_its_own(local) if Grant.LOCAL_TRAINING in grants else None,
         auxiliary=auxiliary if Grant.AUXILIARY in grants else None,
         normalised=spec.mean is not None and shown.mean is None,
         seed=seed,
     )
+
+
+def _in_an_order_of_its_own(local: LocalTraining | None) -> LocalTraining | None:
+    """Clients that shuffle tell nobody how: a server that plays their training again draws another order."""
+    if local is None or local.shuffle_seed is None:
+        return local
+    return replace(local, shuffle_seed=local.shuffle_seed + 1)
 
 
 def describe_knowledge(threat: ThreatModel, aggregation: str, known: Knowledge) -> list[str]:
