@@ -106,7 +106,10 @@ def audit(
         given |= options.recorded(spec, model=model, truth=truth, input_=input_, seeds=seeds)
         wanted = parse_spec(given)
     elif model or truth or input_:
-        raise SpecError("--model, --truth and --input go with a folder of recorded exchanges: give one.")
+        wrong = "" if spec is None else f"'{spec}' is no folder that exists; "
+        raise SpecError(
+            f"{wrong}--model, --truth and --input go with a folder of recorded exchanges: give one."
+        )
     else:
         wanted = parse_spec({**DEMO, **given}) if spec is None else read_spec(spec, **given)
     if privacy_json is not None:

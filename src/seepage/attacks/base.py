@@ -26,8 +26,8 @@ Around = Callable[[Any], Any]
 
 Thing = TypeVar("Thing")
 _ROUGH = (
-    "Clients compute in mixed precision: their gradients are right to two or three digits, which attacks here "
-    "do not allow for, so that they get rough pictures and vouch for little."
+    "Clients compute in mixed precision: their gradients are right to two or three digits, which attacks "
+    "here do not allow for, so that they get rough pictures and vouch for little."
 )
 
 
