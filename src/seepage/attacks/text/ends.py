@@ -1,8 +1,8 @@
 """What block gradients do not show: the last token of a language model's text, and the class of a text.
 
 No later token attends to the last one and nothing is predicted from it, so it is only a target. With all
-other tokens known, so is every activation, and a layer's gradient sum_i a_i x delta_i gives each token's
-delta_i by least squares: what its own target sent back.
+other tokens known, so is every activation, and what these leave of a layer's gradient, sum_i a_i x delta_i
+over the last tokens, gives each delta_i by least squares: what its own target sent back.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from seepage.core.types import PADDING
 from seepage.models.blocks import blocks_of, matrices
 from seepage.models.hooks import hooked
 from seepage.protocol import training_mode
+from seepage.protocol.losses import next_token
 
 SHORTLIST = 64
 """Tokens, the nearest by angle, that are compared in full."""
@@ -36,23 +37,35 @@ def last_tokens(model: nn.Module, ids: Tensor, gradients: Mapping[str, Tensor]) 
     if seen.norm is None or seen.weight not in gradients:
         return None
     there = ids != PADDING
-    # (tokens, features); OPT has put all texts into one
-    activations = seen.activations.reshape(*ids.shape, -1)[there].double()
+    tokens, ends = int(there.sum()), there.sum(dim=1) - 1
+    rows = torch.arange(len(ids), device=ids.device)
+    # (texts, features); OPT has put all tokens into one row
+    activations = seen.activations.reshape(*ids.shape, -1)[rows, ends].double()
     if len(activations) > activations.shape[1]:
         return None
-    gradient = gradients[seen.weight].detach().double()
+    gradient = (gradients[seen.weight].detach() - _of_known_targets(model, ids, seen.weight)).double()
     gradient = gradient.T if isinstance(seen.linear, nn.Linear) else gradient  # (features, width)
-    back = torch.linalg.lstsq(activations.T, gradient).solution  # (tokens, width)
-    sent: Tensor = torch.zeros(*ids.shape, gradient.shape[1], dtype=torch.float64, device=ids.device)
-    sent[there] = back
-    tokens = int(there.sum())
-    ends = there.sum(dim=1) - 1
+    sent = torch.linalg.lstsq(activations.T, gradient).solution  # (texts, width)
     return torch.stack(
         [
-            _target(seen, head.weight.detach(), row, int(end), tokens * sent[row, end])
+            _target(seen, head.weight.detach(), row, end, tokens * sent[row])
             for row, end in enumerate(ends.tolist())
         ]
     )
+
+
+def _of_known_targets(model: nn.Module, ids: Tensor, name: str) -> Tensor:
+    """The part of the weight's gradient that all tokens but the last of each text send back.
+
+    Left in the equations as unknowns, they would drown the few others in rounding: activations are alike.
+    """
+    tokens = int((ids != PADDING).sum())
+    known, weight = tokens - len(ids), model.get_parameter(name)
+    if known == 0:
+        return torch.zeros_like(weight)
+    with torch.enable_grad(), training_mode(model, False):
+        (found,) = torch.autograd.grad(next_token(model(ids), ids) * (known / tokens), weight)
+    return found
 
 
 def _target(seen: _Seen, weight: Tensor, row: int, end: int, sent: Tensor) -> Tensor:
