@@ -136,7 +136,10 @@ def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> R
         signals,
         spec,
         kappa=expected_kappa(exchange, known) if gradient.steps == 1 else None,
+        num_examples=exchange.update.num_examples,
     )
+    if not read.single:  # a single row cannot tell an example from the mean of two that are nearly alike
+        rows = replace(rows, claimed=torch.zeros(len(rows), dtype=torch.bool))
     if not len(read):
         return rows
     better = Reconstruction(

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.attacks.reading.patterns.doubt import Doubt
 from seepage.attacks.reading.patterns.elimination import Read, eliminate
 from seepage.attacks.reading.patterns.lengths import grid_values
-from seepage.attacks.reading.patterns.open_rows import Split, split
+from seepage.attacks.reading.patterns.open_rows import Split, rank, split
+from seepage.attacks.reading.peeling.codes import NumberCode
 from seepage.attacks.reading.peeling.residual import Found, Residual, row_norms
 from seepage.attacks.reading.peeling.tolerances import SPARE
 from seepage.core.types import InputSpec
@@ -37,6 +39,8 @@ class WithoutBias:
     """(k,) bool"""
     complete: bool
     """No row holds anything else, and all are claimed."""
+    single: bool
+    """As `ByAlphabet.single`: the gradient shows as many independent examples as it was made of."""
     open_rows: int
 
     def __len__(self) -> int:
@@ -44,10 +48,20 @@ class WithoutBias:
 
 
 def read_without_bias(
-    residual: Residual, active: Tensor, signals: BackwardSignals, spec: InputSpec, *, kappa: float | None
+    residual: Residual,
+    active: Tensor,
+    signals: BackwardSignals,
+    spec: InputSpec,
+    *,
+    kappa: float | None,
+    num_examples: int | None,
 ) -> WithoutBias:
     """Every example that lies on a grid; kappa: what the gradient is multiplied by to be a sum over examples,
-    None where nobody says, and nothing is claimed."""
+    None where nobody says, and nothing is claimed.
+
+    Nor is anything where the gradient shows fewer independent examples than `num_examples`, as in
+    `by_alphabet`, and none of two that are nearly alike.
+    """
     rows, weight = active.nonzero().squeeze(1), signals.parameters[0]
     features = residual.weight[:0]
     support = torch.zeros(0, dtype=torch.long, device=rows.device)
@@ -66,9 +80,11 @@ def read_without_bias(
         if SPARE * len(features) > features.shape[1]:
             break
     parts = split(residual, rows, features)
-    claimed = _foretold(parts, features, signals, kappa)
+    claimed = _foretold(parts, features, signals, kappa) & ~Doubt(NumberCode(spec)).alike(features)
+    single = rank(residual, parts, features) == num_examples
+    claimed &= single
     whole = bool(parts.explained.all()) and bool(claimed.all()) and len(features) > 0
-    return WithoutBias(features, support, claimed, whole, int((~parts.explained).sum()))
+    return WithoutBias(features, support, claimed, whole, single, int((~parts.explained).sum()))
 
 
 def _single_rows(residual: Residual, rows: Tensor) -> Read:
