@@ -19,7 +19,7 @@ there as a whole."""
 
 ROWS_EACH = 4
 """Rows for each unknown example below which no search is tried. Cost: with half of the neurons active the
-search ends between 5 and 8 of them (1000 rows: all of 128 examples in one trial; 200 were not tried)."""
+search ends between 5 and 8 of them (1000 rows: all of 128 examples in one batch, none of 192)."""
 _GAP = 30.0
 """Factor between the last singular value of the examples and the first one of the rounding. Tested:
 test_constants_of_reading_lie_on_a_plateau."""
