@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from seepage.core.progress import Clock, Progress, listening
+from seepage.core.progress import Clock, Progress, current_listener, listening
 from seepage.core.types import InputSpec, Modality
 from seepage.engine.live import draw_strip, watching
 
@@ -49,3 +49,16 @@ def test_a_search_without_candidates_has_no_strip(tmp_path: Path, monkeypatch: p
     with watching(strip, SPEC):
         Clock(seconds=None).report(step=4, steps=9, objective=1.0, inputs=torch.empty(0))
         assert not strip.exists()
+
+
+def test_a_search_for_other_things_than_pictures_draws_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seepage.engine.live._EVERY", -1.0)
+    with watching(tmp_path / "strip.png", SPEC):
+        listener = current_listener()
+        assert listener is not None
+        listener(step(torch.rand(7)))
+        assert not (tmp_path / "strip.png").exists()
+        listener(step(torch.rand(1, 2, 1, 4, 5)))
+        assert (tmp_path / "strip.png").exists()

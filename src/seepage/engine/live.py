@@ -31,8 +31,9 @@ def watching(strip: Path | None, spec: InputSpec) -> Iterator[None]:
         if outer is not None:
             outer(progress)
         late = time.monotonic() - drawn > _EVERY
-        # A search for something else than pictures has no candidates to show.
-        if strip is not None and spec.modality is Modality.IMAGE and late and progress.inputs.numel():
+        # A search for something else than pictures has no candidates to show: (restarts, n, C, H, W).
+        shows = progress.inputs.ndim == 5 and progress.inputs.numel() > 0
+        if strip is not None and spec.modality is Modality.IMAGE and late and shows:
             write_atomically(strip, draw_strip(progress, spec))
             drawn = time.monotonic()
 
