@@ -9,6 +9,8 @@ from tests.attacks.reading.peeling.builders import errors, sent
 from torch import nn
 
 from seepage.attacks.reading.exact_extraction import exact_extraction
+from seepage.attacks.reading.patterns.doubt import Doubt
+from seepage.attacks.reading.peeling.codes import NumberCode
 from seepage.core.types import Batch, InputSpec, Modality
 
 RAW = InputSpec(modality=Modality.IMAGE, shape=(1, 12, 12), num_classes=5, value_range=(0.0, 1.0))
@@ -46,3 +48,11 @@ def test_the_mean_of_two_that_are_nearly_alike_is_not_claimed(seed: int) -> None
     result = exact_extraction().run([exchange], known)
     claimed = result.values[result.claimed]
     assert int((errors(claimed, batch.inputs) > 1e-4).all(1).sum()) == 0
+
+
+@pytest.mark.parametrize("spec", [RAW, NORMALISED], ids=["in [0, 1]", "mean and std"])
+def test_two_strokes_on_black_are_not_alike_and_two_of_one_kind_are(spec: InputSpec) -> None:
+    raw = torch.zeros(3, 1, 12, 12)
+    raw[0, :, :, 2], raw[1, :, :, 9], raw[2, :, :, 9] = 0.8, 0.8, 0.79
+    alike = Doubt(NumberCode(spec)).alike(spec.to_model(raw).flatten(1))
+    assert alike.tolist() == [False, True, True]

@@ -95,7 +95,8 @@ class Doubt:
             return found
         own = self._unit(examples)
         for j, one in enumerate(own):
-            shown = (own > 0) | (one > 0)  # black is no evidence: most of a digit is
+            # Black, but for the rounding of mean and std, is no evidence: most of a digit is.
+            shown = torch.maximum(own, one) > _NEARLY / 16
             near = ((own - one).abs() <= _NEARLY) & shown
             alike = near.sum(1) >= _MOSTLY * shown.sum(1)
             alike[j] = False
