@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from seepage.attacks.fishing.class_fishing import class_fishing
 from seepage.attacks.traps.trap_weights import trap_weights
 from seepage.core.errors import DataError
 from seepage.core.types import (
@@ -103,14 +104,13 @@ def test_a_trap_behind_convolutions_is_named_though_the_gate_has_no_secret() -> 
 
 
 def test_an_example_that_is_alone_in_the_gradient_is_isolated() -> None:
-    """Class fishing: class 1 is fitted perfectly, so the one example of another class is all there is."""
-    model, batch = net(), private(6)
-    with torch.no_grad():
-        model[3].weight.zero_()
-        model[3].bias.copy_(torch.tensor([0.0, 40.0, 0.0, 0.0]))
-    batch = Batch(batch.inputs, torch.tensor([1, 1, 0, 1, 1, 1]))
-    report = gate(model, None, batch, spec=SPEC, quick=True)
+    """Class fishing (Wen et al. 2022, Section 3.1): only the target's example sends a gradient back."""
+    batch = Batch(private(6).inputs, torch.tensor([1, 3, 0, 3, 2, 1]))
+    sent = class_fishing(target_class=0).craft(net(), [], Knowledge(input=SPEC))
+    assert sent is not None
+    report = gate(sent.model, None, batch, spec=SPEC, quick=True)
     assert [e.example for e in report.exposures if e.how == "isolated"] == [2]
+    assert not [e for e in gate(net(), None, batch, spec=SPEC, quick=True).exposures if e.how == "isolated"]
 
 
 def test_advice_was_measured_and_holds() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +24,14 @@ from seepage.gating.advice import advise
 from seepage.gating.attacked import Site, Tried
 from seepage.gating.report import Exposure, GateReport, How
 from seepage.gating.shares import LayerShares, layer_shares
+from seepage.models.layers import trace_linear_layers
 from seepage.protocol import client, loss_name
 
 ISOLATED = 9.0
 """D-SNR from which on one example owns an update. Derived: nine tenths of the gradient are its own."""
+_PLAIN = 1e-4
+"""Relative distance from the gradient of the batch, below which an update is that gradient. Derived: ten
+times the rounding of a sum over a batch in float32."""
 _BUDGET = 2.0
 """Seconds for taking apart what peeling leaves, at each layer. Cost: time; a server may take longer."""
 
@@ -71,7 +76,8 @@ def gate(
     site = Site(model, mine, known, local, loss, budget)
     sent = _as_update(update, site)
     shares = layer_shares(model, mine, loss)
-    exposures = list(_measures(shares, owned=quick))
+    watched = {one.name for one in shares} if quick else _read_directly(site, sent)
+    exposures = list(_measures(shares, watched))
     tried = Tried((), {})
     if not quick:
         tried = site.attacked(sent)
@@ -105,11 +111,11 @@ def found_exposures(tried: Tried) -> Iterator[Exposure]:
                 yield Exposure(example=i, how=how, by=found.attack, layer=layer, psnr=psnr)
 
 
-def _measures(shares: list[LayerShares], *, owned: bool) -> Iterator[Exposure]:
+def _measures(shares: list[LayerShares], owned: set[str]) -> Iterator[Exposure]:
     """What bounds reading and fishing, from the client's own pass."""
     for one in shares:
-        if not (owned or one.rungs):
-            continue  # the attacks themselves tell, but for a ladder, whose reader needs its secret
+        if one.name not in owned and not one.rungs:
+            continue  # there the attacks themselves tell
         count = one.owned()
         for i in one.peelable().nonzero().flatten().tolist():
             yield Exposure(example=i, how="owned", by="peeling", layer=one.name, strength=float(count[i]))
@@ -119,6 +125,20 @@ def _measures(shares: list[LayerShares], *, owned: bool) -> Iterator[Exposure]:
             yield Exposure(
                 example=i, how="isolated", by="D-SNR", layer=shares[-1].name, strength=float(ratio[i])
             )
+
+
+def _read_directly(site: Site, sent: Update) -> set[str]:
+    """Layers that read the input, if the update is the plain gradient: whom peeling reaches there is known.
+
+    An attack may stop earlier for lack of time; a server has more of it. What noise left is for the attacks.
+    """
+    if sent.kind is not UpdateKind.GRADIENT:
+        return set()
+    plain = client(replace(site.local, algorithm="fedsgd"))(Broadcast(site.model), site.batch).tensors
+    off = sum(float((sent.tensors[n] - t).square().sum()) for n, t in plain.items() if n in sent.tensors)
+    if off > _PLAIN**2 * sum(float(t.square().sum()) for t in plain.values()):
+        return set()
+    return {layer.name for layer in trace_linear_layers(site.model, site.spec) if layer.reads == "input"}
 
 
 def _as_update(update: Update | Mapping[str, Tensor] | None, site: Site) -> Update:

@@ -33,7 +33,7 @@ class LayerShares:
     signals: Tensor
     """(n, N) the backward signals of the examples at what a server can read: rows, and rungs of a ladder."""
     norms: Tensor
-    """(n,) of each example's part of the layer's gradient."""
+    """(n,) of what each example sends back through the layer, to all that lies before it."""
     rungs: int = 0
     """Of the columns, the last so many are differences of rows that measure the same thing (imprint)."""
 
@@ -83,24 +83,26 @@ def layer_shares(model: nn.Module, batch: Batch, loss: str) -> list[LayerShares]
     >>> [s.name for s in layer_shares(net, Batch(torch.rand(3, 4), torch.tensor([0, 1, 1])), "cross_entropy")]
     ['0', '2']
     """
-    calls: list[tuple[str, Tensor, Tensor]] = []
+    calls: list[tuple[str, Tensor]] = []
 
-    def keep(name: str, _module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+    def keep(name: str, _module: nn.Module, _args: tuple[Tensor, ...], output: Tensor) -> None:
         if output.requires_grad:
             output.retain_grad()
-            calls.append((name, args[0].detach(), output))
+            calls.append((name, output))
 
     summed = LOSSES["cross_entropy_sum" if loss == "cross_entropy" else loss]
     with torch.enable_grad(), training_mode(model, False), hooked(modules_of(model, nn.Linear), after=keep):
         value = summed(model(batch.inputs), batch.labels)
-    outputs = [output for _, _, output in calls]
+    outputs = [output for _, output in calls]
     grads = torch.autograd.grad(value, outputs, allow_unused=True) if outputs else ()
     found = []
-    for (name, inputs, output), grad in zip(calls, grads, strict=True):
+    for (name, output), grad in zip(calls, grads, strict=True):
         if grad is not None and output.dim() == 2 and len(output) == len(batch):
-            norms = grad.norm(dim=1) * (1 + inputs.square().sum(dim=1)).sqrt()
-            rungs = _rungs(model.get_submodule(name), grad)
-            found.append(LayerShares(name, torch.cat([grad, rungs], dim=1), norms.detach(), rungs.shape[1]))
+            layer = model.get_submodule(name)
+            # A fishing head keeps a gradient of its own and sends none back but for the example it is after.
+            norms = (grad @ layer.get_parameter("weight").detach()).norm(dim=1)
+            rungs = _rungs(layer, grad)
+            found.append(LayerShares(name, torch.cat([grad, rungs], dim=1), norms, rungs.shape[1]))
     return found
 
 

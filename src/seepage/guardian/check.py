@@ -18,6 +18,7 @@ from seepage.core.registry import wants
 from seepage.core.types import Batch, Broadcast, Detector, Finding, InputSpec, Verdict
 from seepage.guardian.detectors import DETECTORS
 from seepage.guardian.detectors.coverage import Coverage, coverage
+from seepage.guardian.detectors.layers import read_once
 from seepage.guardian.false_alarms import FalseAlarms
 
 CAVEAT = (
@@ -136,12 +137,13 @@ def guard(
     wanted = {**DETECTORS, **dict(_named(one) for one in detectors)}
     findings: dict[str, Finding] = {}
     unchecked: dict[str, str] = {}
-    for name, build in wanted.items():
-        try:
-            findings[name] = built_detector(build, given)(Broadcast(model))
-        except NotApplicable as reason:
-            unchecked[name] = str(reason)
-    seen = coverage(model)
+    with read_once():
+        for name, build in wanted.items():
+            try:
+                findings[name] = built_detector(build, given)(Broadcast(model))
+            except NotApplicable as reason:
+                unchecked[name] = str(reason)
+        seen = coverage(model)
     return _combine(findings, unchecked, seen, time.perf_counter() - started)
 
 

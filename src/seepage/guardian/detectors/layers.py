@@ -45,6 +45,28 @@ def weight_layers(model: nn.Module) -> list[WeightLayer]:
     >>> [(layer.name, layer.kind) for layer in weight_layers(nn.Sequential(nn.Linear(3, 2)))]
     [('0', 'dense')]
     """
+    known = _known.get()
+    if known is None:
+        return _weight_layers(model)
+    if id(model) not in known:
+        known[id(model)] = _weight_layers(model)
+    return known[id(model)]
+
+
+_known: ContextVar[dict[int, list[WeightLayer]] | None] = ContextVar("known", default=None)
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Inside, a model's layers are read once for all detectors; nobody may change its weights meanwhile."""
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def _weight_layers(model: nn.Module) -> list[WeightLayer]:
     embeddings = {n for n, m in model.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
     state = tensors_of(model)
     found: list[WeightLayer] = []

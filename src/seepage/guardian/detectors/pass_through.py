@@ -126,9 +126,11 @@ def _weakest(chain: Sequence[_Passed]) -> Reading:
 
 def _tail(rows: Tensor) -> tuple[int, float, int, bool]:
     """(single-entry rows, their surprise, columns in use, whether they are exactly that)."""
-    energy = rows.square()
-    total = energy.sum(dim=1)
-    peaked = (total > 0) & (energy.amax(dim=1) >= _PEAK * total)
+    total = torch.linalg.vector_norm(rows, dim=1).square()
+    largest = torch.maximum(rows.amax(dim=1), -rows.amin(dim=1)).square()
+    peaked = (total > 0) & (largest >= _PEAK * total)
+    if not bool(peaked.any()):  # nearly always, and a pass over a large layer costs time
+        return 0, 0.0, rows.shape[1], False
     others = rows[(total > 0) & ~peaked]
     if bool((others == 0).any()):
         least = float(others.abs()[others != 0].min())

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 from seepage.core.types import Detector
 from seepage.guardian.detectors.calibrated import Reading, most_striking, weight_detector
 from seepage.guardian.detectors.layers import WeightLayer, mixing_convolutions, of_kind
@@ -33,18 +36,26 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
 def _silence(layers: Sequence[WeightLayer]) -> list[Reading]:
     readings = []
     for layer in layers:
+        if not bool(_hands_on(layer.rows).any()):
+            words = f"no row of '{layer.name}' hands mostly one value on"
+            readings.append(Reading(score=0.0, layer=layer.name, evidence=words))
+            continue
         signs = layer.rows.sign()
         used = signs.abs().sum(dim=1).clamp_min(1)
         excess = -signs.sum(dim=1) / used.sqrt()  # about N(0, 1) for weights of random sign
-        energy = layer.rows.square().sum(dim=1)
-        passing = layer.rows.amax(dim=1).clamp_min(0).square() >= _MOSTLY * energy.clamp_min(1e-30)
+        passing = _hands_on(layer.rows)
         surplus = float(excess.clamp_min(0).square().mean().sqrt())
         one_sided = int(((excess > 3) & (signs > 0).sum(dim=1).lt(0.2 * used)).sum())
         words = (
             f"{one_sided} of {len(signs)} rows of '{layer.name}' are almost all negative; the surplus is "
             f"{surplus:.1f} standard deviations where random signs give 0.7"
-            + (f", and {int(passing.sum())} row(s) hand mostly one value on" if bool(passing.any()) else "")
+            f", and {int(passing.sum())} row(s) hand mostly one value on"
         )
-        score = surplus if bool(passing.any()) else 0.0
-        readings.append(Reading(score=score, layer=layer.name, evidence=words))
+        readings.append(Reading(score=surplus, layer=layer.name, evidence=words))
     return readings
+
+
+def _hands_on(rows: Tensor) -> Tensor:
+    """(N,) bool: most of the row's energy is in one positive entry."""
+    energy = torch.linalg.vector_norm(rows, dim=1).square()
+    return rows.amax(dim=1).clamp_min(0).square() >= _MOSTLY * energy.clamp_min(1e-30)
