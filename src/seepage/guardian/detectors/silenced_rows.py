@@ -58,4 +58,5 @@ def _silence(layers: Sequence[WeightLayer]) -> list[Reading]:
 def _hands_on(rows: Tensor) -> Tensor:
     """(N,) bool: most of the row's energy is in one positive entry."""
     energy = torch.linalg.vector_norm(rows, dim=1).square()
-    return rows.amax(dim=1).clamp_min(0).square() >= _MOSTLY * energy.clamp_min(1e-30)
+    mostly: Tensor = rows.amax(dim=1).clamp_min(0).square() >= _MOSTLY * energy.clamp_min(1e-30)
+    return mostly
