@@ -98,7 +98,7 @@ POSITIVES: dict[str, tuple[Callable[[], nn.Sequential], Callable[[nn.Sequential]
     "silenced_rows": (conv, negative_filters, "0"),
     "lone_class_row": (dense, lambda m: lone_row(m[4]), "4"),
     "class_bias": (dense, lambda m: huge_bias(m[4]), "4"),
-    "sign_distribution": (dense, lambda m: set_trap_rows(m[0], scale=0.1), "0"),
+    "sign_distribution": (dense, lambda m: set_trap_rows(m[0], scale=0.03), "0"),
 }
 
 
