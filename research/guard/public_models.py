@@ -117,7 +117,7 @@ def _arrays(path: Path) -> dict[str, Tensor]:
 
 def _keras(path: Path) -> dict[str, Tensor]:
     """Keras keeps `layer/kernel:0` (.., in, out) and `layer/bias:0`."""
-    import h5py  # type: ignore[import-untyped]
+    import h5py
 
     state: dict[str, Tensor] = {}
 

@@ -190,6 +190,6 @@ def _no_other_way(candidates: Candidates, labeller: Labeller, evidence: Tensor) 
     if candidates.evidence is None:
         accurate &= declared
     else:
-        accurate &= candidates.evidence.isfinite() & each_counts_once(evidence, declared=declared)
+        accurate &= (candidates.evidence <= 0) & each_counts_once(evidence, declared=declared)
     sure: Tensor = candidates.on_alphabet | accurate
     return sure

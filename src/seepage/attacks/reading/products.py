@@ -98,16 +98,19 @@ def each_counts_once(evidence: Tensor, *, declared: bool) -> bool:
 
     Means of examples that are nearly alike agree too, on twice as much. Where it is what was `declared`,
     products must not speak against it: none is refuted, or those that pass do so by no accident. Else they
-    must prove it.
+    must prove it. A reading passes by accident where so many of its rows were tried that one was bound to:
+    its evidence is above 0, and it counts as refuted.
 
     >>> each_counts_once(torch.tensor([-2.0, -1.0]), declared=True)
     True
     >>> each_counts_once(torch.tensor([-2.0, torch.inf]), declared=True)
     False
+    >>> each_counts_once(torch.tensor([0.7, 1.9]), declared=True)
+    False
     >>> each_counts_once(torch.tensor([-9.0, -9.0, torch.inf]), declared=False)
     True
     """
-    products = evidence.isfinite()
+    products = evidence <= 0
     tried, passed = len(evidence), int(products.sum())
     # Which of them passed is one choice of many.
     chance = float(evidence[products].sum()) + math.log(math.comb(tried, passed))
