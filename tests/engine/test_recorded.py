@@ -151,6 +151,8 @@ def test_the_truth_may_be_a_function_of_the_client(tmp_path: Path) -> None:
         ({"threat": "malicious_server"}, "these exchanges are over"),
         ({"recorded": "absent"}, "is no folder"),
         ({"recorded": {"folder": "recorded", "clients": [9]}}, "no exchange of these rounds and clients"),
+        ({"model": "torch.nn:Linaer"}, "did you mean 'Linear'"),
+        ({"model": "mpl"}, "did you mean 'mlp'"),
         ({"model": nn.Linear(3, 3)}, "does not tell|does not have|does not take"),
     ],
 )

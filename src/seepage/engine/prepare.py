@@ -212,6 +212,8 @@ def read_data(spec: AuditSpec, data: Any = None, *, model: Any = None) -> Datase
     """
     if spec.recorded is not None:
         source = spec.model.name if model is None else model
+        with current_folder_importable():
+            builder_of(source)  # a name that is wrong is no question of what one example is
         return recorded_data(spec, data, lambda described: _built(spec.model, source, described, 0))
     return load_data(spec.data.name if data is None else data, **spec.data.options)
 
