@@ -15,11 +15,11 @@ from sarif_pydantic import Sarif
 from seepage.core.errors import SpecError
 from seepage.record import AuditLog
 from seepage.report.evidence import FORMATS, Evidence, check_formats, write_formats
-from seepage.report.evidence.annex import annex
+from seepage.report.evidence.annex import annex_text
 from seepage.report.evidence.examples import csv_text
-from seepage.report.evidence.junit import junit
-from seepage.report.evidence.markdown import markdown
-from seepage.report.evidence.sarif import sarif
+from seepage.report.evidence.junit import junit_text
+from seepage.report.evidence.markdown import markdown_text
+from seepage.report.evidence.sarif import sarif_text
 
 Logs = Callable[..., Any]
 
@@ -38,7 +38,7 @@ def audited(new_log: Logs, **spec: Any) -> AuditLog:
 
 def cases(log: AuditLog) -> dict[str, list[str]]:
     """By case, what junitparser makes of it: failure, error, skipped, or nothing for a pass."""
-    read = junitparser.JUnitXml.fromstring(junit(Evidence.of(log)))
+    read = junitparser.JUnitXml.fromstring(junit_text(Evidence.of(log)))
     return {case.name: [type(one).__name__ for one in case.result] for suite in read for case in suite}
 
 
@@ -54,7 +54,7 @@ def test_junit_has_a_case_for_the_gate_and_for_each_attack(new_log: Logs) -> Non
 
 
 def test_junit_counts_what_it_holds(new_log: Logs) -> None:
-    (suite,) = junitparser.JUnitXml.fromstring(junit(Evidence.of(audited(new_log))))
+    (suite,) = junitparser.JUnitXml.fromstring(junit_text(Evidence.of(audited(new_log))))
     assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (6, 2, 2, 1)
 
 
@@ -77,13 +77,13 @@ def nothing_measured(new_log: Logs) -> AuditLog:
 def test_where_nothing_was_measured_nothing_passes(new_log: Logs) -> None:
     log = nothing_measured(new_log)
     assert cases(log) == {"gate": ["Error"], "april": ["Skipped"]}
-    (run,) = json.loads(sarif(Evidence.of(log)))["runs"]
+    (run,) = json.loads(sarif_text(Evidence.of(log)))["runs"]
     assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 3}]
-    assert "was not measured" in annex(Evidence.of(log))
+    assert "was not measured" in annex_text(Evidence.of(log))
 
 
 def test_sarif_is_read_and_says_pass_of_nothing(new_log: Logs) -> None:
-    text = sarif(Evidence.of(audited(new_log), about="audit.toml"))
+    text = sarif_text(Evidence.of(audited(new_log), about="audit.toml"))
     (run,) = Sarif.model_validate_json(text).runs
     kinds = {one.rule_id: (one.kind, one.level.value) for one in run.results or []}
     assert kinds == {
@@ -102,7 +102,7 @@ def test_sarif_is_read_and_says_pass_of_nothing(new_log: Logs) -> None:
 
 
 def test_a_finding_keeps_its_fingerprint_from_run_to_run(new_log: Logs) -> None:
-    first, again = (json.loads(sarif(Evidence.of(audited(new_log)))) for _ in range(2))
+    first, again = (json.loads(sarif_text(Evidence.of(audited(new_log)))) for _ in range(2))
     prints = [[one["partialFingerprints"] for one in each["runs"][0]["results"]] for each in (first, again)]
     assert prints[0] == prints[1]
     assert len({tuple(one.items()) for one in prints[0]}) == 5
@@ -122,20 +122,20 @@ def test_names_from_a_log_cannot_act_in_markdown_or_a_spreadsheet(new_log: Logs)
     builder = new_log(header_changes={"title": "<script>alert(1)</script> | `x`"})
     builder.add_images("prior_only", [10.0]).add_images("=cmd()", [100.0])
     found = Evidence.of(builder.build())
-    for text in (markdown(found), annex(found)):
+    for text in (markdown_text(found), annex_text(found)):
         assert "<script>" not in text.replace("\\<", "")
     assert "'=cmd()" in csv_text(found)
 
 
 def test_the_annex_states_system_threat_results_and_what_is_left(new_log: Logs) -> None:
-    text = annex(Evidence.of(audited(new_log)))
+    text = annex_text(Evidence.of(audited(new_log)))
     for part in ("batch_size = 4", "NIST AI 100-2", "2 of 4", "shown to exist", "lower bounds", "0.001"):
         assert part in text
     assert "fresh_batches" not in text  # as usual
 
 
 def test_markdown_has_one_line_an_attack(new_log: Logs) -> None:
-    text = markdown(Evidence.of(audited(new_log)))
+    text = markdown_text(Evidence.of(audited(new_log)))
     assert text.count("\n| ") == 7  # the head, the guess and five attacks
     assert "**Leak shown.**" in text and "**not measured**" in text
 

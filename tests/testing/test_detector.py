@@ -40,8 +40,17 @@ def cannot(broadcast: Broadcast) -> Finding:
 NUMBERS = iter(range(1000))
 
 
+def wavers(broadcast: Broadcast) -> Finding:
+    return says((Verdict.CLEAN, Verdict.SUSPICIOUS)[next(NUMBERS) % 2])(broadcast)
+
+
 def counts(broadcast: Broadcast) -> Finding:
+    """Looks at something else each time, and comes to the same verdict."""
     return says(Verdict.CLEAN, next(NUMBERS))(broadcast)
+
+
+def test_a_detector_may_look_at_other_rows_each_time() -> None:
+    check_detector(counts)
 
 
 def untyped(*, previous=None):  # type: ignore[no-untyped-def]
@@ -52,7 +61,7 @@ BAD: list[tuple[Any, tuple[str, ...], str]] = [
     (says(Verdict.TRAP), (), "accuses a freshly initialised mlp .* raise its threshold"),
     (says(Verdict.CLEAN), ("trap_weights",), "does not find trap_weights, which it is said to know"),
     (says(Verdict.CLEAN), ("tag",), "crafts no model"),
-    (counts, (), "something else the second time"),
+    (wavers, (), "another verdict the second time"),
     (says(Verdict.CLEAN, float("inf")), (), "no finite number"),
     (says(Verdict.CLEAN, evidence=""), (), "gives no evidence"),
     (trains, (), "changes the model"),

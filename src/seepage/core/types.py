@@ -232,6 +232,8 @@ class Update:
     tensors: Mapping[str, Tensor]
     num_examples: int | None = None
     buffers: Mapping[str, Tensor] | None = None
+    derived: bool = False
+    """The server made it of what it received, as fishing does: its last digits are not the client's."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ def dp_sgd(
     The batch size is taken to be public. Epsilon: `accounting.epsilon`, at sampling rate 1 and
     `accounting.uses_per_round` compositions a round, for local mini-batches are not Poisson samples.
 
+    >>> import torch
     >>> from seepage.protocol import client
     >>> from seepage.core.types import LocalTraining
     >>> batch = Batch(torch.rand(4, 3), torch.tensor([0, 1, 1, 0]))

@@ -10,7 +10,7 @@ import torch
 from seepage.core.errors import SpecError
 from seepage.core.types import LocalTraining
 from seepage.data import load_data, standardised
-from seepage.gating.gate import gate
+from seepage.gating.measuring import gate
 from seepage.gating.report import GateReport
 from seepage.models.loading import build_model
 from seepage.models.weights import read_state_dict

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from seepage.core.errors import SeepageError, SpecError
 from seepage.core.types import Batch, Broadcast, LocalTraining, Update, UpdateKind
 from seepage.gating.advice import noised
-from seepage.gating.gate import gate
+from seepage.gating.measuring import gate
 from seepage.gating.report import GateReport
 from seepage.protocol import client
 

@@ -21,7 +21,7 @@ def fake_log(columns: Sequence[Column], cells: Sequence[Cell]) -> Any:
     def cells_where(predicate: Any) -> list[Cell]:
         return [cell for cell in cells if predicate(cell)]
 
-    point = SimpleNamespace(header=header, cells=tuple(cells), cells_where=cells_where)
+    point = SimpleNamespace(header=header, cells=tuple(cells), trainings=(), cells_where=cells_where)
     return SimpleNamespace(
         header=SimpleNamespace(
             title="Some table", spec={"table": "some/table", "layout": layout}, points=(header,)

@@ -98,7 +98,9 @@ def as_exchange(fished: Fished, exchanges: Sequence[Exchange]) -> Exchange:
     origin = exchanges[fished.source]
     return Exchange(
         broadcast=Broadcast(fished.model, origin.broadcast.round),
-        update=Update(kind=UpdateKind.GRADIENT, tensors=fished.tensors, num_examples=fished.count),
+        update=Update(
+            kind=UpdateKind.GRADIENT, tensors=fished.tensors, num_examples=fished.count, derived=True
+        ),
         clients=origin.clients[:1],
         labels=torch.full((fished.count,), fished.label, device=device),
     )

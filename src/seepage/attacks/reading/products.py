@@ -42,7 +42,8 @@ d_i, which shows in all of them."""
 
 def as_computed(exchange: Exchange, gradient: LayerGradient) -> torch.dtype | None:
     """The type a gradient was computed in; None where its numbers were changed since, or are too coarse."""
-    if exchange.update.kind is not UpdateKind.GRADIENT or len(exchange.clients) > 1:
+    update = exchange.update
+    if update.kind is not UpdateKind.GRADIENT or update.derived or len(exchange.clients) > 1:
         return None
     for dtype in (torch.float32, torch.float64):
         if gradient.precision == Precision.of_type(dtype):

@@ -17,19 +17,19 @@ from pathlib import Path
 from seepage.core.errors import SpecError
 from seepage.core.registry import unknown
 from seepage.record import AuditLog, write_atomically
-from seepage.report.evidence.annex import annex
+from seepage.report.evidence.annex import annex_text
 from seepage.report.evidence.examples import csv_text
 from seepage.report.evidence.findings import Evidence
-from seepage.report.evidence.junit import junit
-from seepage.report.evidence.markdown import markdown
-from seepage.report.evidence.sarif import sarif
+from seepage.report.evidence.junit import junit_text
+from seepage.report.evidence.markdown import markdown_text
+from seepage.report.evidence.sarif import sarif_text
 
 FORMATS: dict[str, tuple[str, Callable[[Evidence], str]]] = {
-    "junit": ("junit.xml", junit),
-    "sarif": ("report.sarif", sarif),
-    "markdown": ("summary.md", markdown),
+    "junit": ("junit.xml", junit_text),
+    "sarif": ("report.sarif", sarif_text),
+    "markdown": ("summary.md", markdown_text),
     "csv": ("examples.csv", csv_text),
-    "annex": ("annex.md", annex),
+    "annex": ("annex.md", annex_text),
 }
 """By name: the file in the run's folder, and what writes it."""
 

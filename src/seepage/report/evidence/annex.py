@@ -25,7 +25,7 @@ RESIDUAL = {
 }
 
 
-def annex(found: Evidence) -> str:
+def annex_text(found: Evidence) -> str:
     """Markdown with numbered sections, to be filed as it is or turned into a document."""
     header = found.log.header
     sections = [

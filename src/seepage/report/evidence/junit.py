@@ -8,7 +8,7 @@ from seepage.report.evidence.findings import AttackFinding, Evidence
 from seepage.report.words import printable
 
 
-def junit(found: Evidence) -> str:
+def junit_text(found: Evidence) -> str:
     """One suite: the gate first, then a case for each attack.
 
     With `fail_on`, a case fails where its attack reaches a threshold. Without, where it has shown a leak.

@@ -16,7 +16,7 @@ STATES = {
 }
 
 
-def markdown(found: Evidence) -> str:
+def markdown_text(found: Evidence) -> str:
     """The verdict, the gate, and a table of attacks."""
     lines = [
         f"## seepage: {cell(found.log.header.title)}",

@@ -17,7 +17,7 @@ LEVELS = {"high": "error", "some": "warning"}
 KINDS = {"leak": "fail", "not_shown": "review", "not_measured": "open", "not_applicable": "notApplicable"}
 
 
-def sarif(found: Evidence) -> str:
+def sarif_text(found: Evidence) -> str:
     """One run with one result for each attack. None says "pass": that an attack got nothing is no proof."""
     rules = list(dict.fromkeys(one.summary.attack.name for one in found.findings))
     run = {

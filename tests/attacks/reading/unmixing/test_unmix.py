@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS
 from seepage.attacks.reading.peeling.residual import Found, Residual
+from seepage.attacks.reading.unmixing import polish
 from seepage.attacks.reading.unmixing.assemble import assemble
 from seepage.attacks.reading.unmixing.ledger import Ledger
 from seepage.attacks.reading.unmixing.mixture import Mixture, mixture_of
@@ -227,3 +228,13 @@ def test_a_budget_that_is_up_ends_the_search_and_is_said() -> None:
     assert any("the time was up" in note for note in result.notes)
     with pytest.raises(ValueError, match="budget must be a positive number"):
         ATTACKS["exact_extraction"](budget=0.0)
+
+
+def test_moments_that_are_singular_but_for_rounding_have_a_smallest_vector() -> None:
+    """They have a Cholesky factor, and the inverse iteration overflows: so it was under a saturated loss."""
+    basis = torch.eye(20)[:, :14] * 1e-20
+    basis[0, 0] = 1.0
+    weight = torch.full((2, 20), 1e-2)
+    found = polish.smallest(basis, weight, torch.ones(2, 14) / 14**0.5)
+    assert bool(found.isfinite().all())
+    assert torch.allclose(found.norm(dim=1), torch.ones(2)) and float(found[:, 0].abs().max()) < 1e-3

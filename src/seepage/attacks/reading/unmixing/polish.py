@@ -37,7 +37,8 @@ def smallest(basis: Tensor, weight: Tensor, near: Tensor | None = None) -> Tenso
             for _ in range(3):
                 q = torch.cholesky_solve(q, factor)
                 q = q / q.norm(dim=1, keepdim=True)
-            return q.squeeze(2)
+            if bool(q.isfinite().all()):  # moments that are singular but for rounding have a factor as well
+                return q.squeeze(2)
     vectors: Tensor = torch.linalg.eigh(moments).eigenvectors[:, :, 0]
     return vectors
 
