@@ -198,3 +198,14 @@ def test_thousands_of_exchanges_need_the_memory_of_one(tmp_path: Path) -> None:
 
     run(3)
     assert run(25) < 30
+
+
+def test_what_is_recorded_of_a_client_s_training_reaches_the_replay() -> None:
+    said = {"schedule": "cosine", "accumulation": 2, "clip_norm": 0.5, "mixed_precision": True}
+    local = {"optimizer": "adamw", "lr": 0.01, "steps": 3, "weight_decay": 0.1, **said}
+    info = ExchangeInfo.model_validate(
+        {"kind": "delta", "round": 1, "client": 0, "dtype": "float32", "local": local}
+    )
+    training = local_training(info)
+    assert training is not None and training.optimizer == "adamw" and not training.plain
+    assert {name: getattr(training, name) for name in said} == said

@@ -29,6 +29,8 @@ from seepage.labels.methods import (
     round_counts,
 )
 from seepage.labels.steps import CONSISTENT, settle_counts
+from seepage.models.layers import output_layer, trace_linear_layers
+from seepage.protocol.plainly import plainly
 
 ERROR_SCALES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 """Errors of the probed mean prediction that the search for the number of examples reckons with. Tested:
@@ -93,6 +95,11 @@ def infer_label_counts(
         lookup(LABEL_METHODS, method, "label method")
     elif exchange.labels is not None:
         return _given(exchange.labels, known.input.num_classes)
+    if known.local is not None and not known.local.plain and exchange.update.kind is UpdateKind.DELTA:
+        try:
+            (exchange,), known, _ = plainly([exchange], known)
+        except NotApplicable:
+            return one_label_by_sign(exchange, known)
     if known.loss not in MEAN_LOSSES | SUM_LOSSES:
         raise NotApplicable(
             f"Labels cannot be read from gradients of the loss '{known.loss}': that needs one of "
@@ -126,6 +133,32 @@ def infer_label_counts(
     if doubt:
         return replace(estimate, notes=(*notes, f"The label counts are uncertain: {doubt}."))
     return replace(estimate, certain=True)
+
+
+def one_label_by_sign(exchange: Exchange, known: Knowledge) -> LabelEstimate:
+    """The label of a single example after steps that are no plain SGD's: its output's bias alone rises.
+
+    The gradient of that bias is p - y, negative at the own class only (Zhao et al. 2020, eq. 4). Adam, a
+    schedule and clipping keep signs; weight decay and momentum may turn small ones, hence the largest counts.
+    """
+    layer = output_layer(
+        trace_linear_layers(exchange.broadcast.model, known.input), num_classes=known.input.num_classes
+    )
+    if exchange.update.num_examples != 1 or len(exchange.clients) > 1 or layer.bias is None:
+        raise NotApplicable(
+            "Label counts are read from sums of plain SGD's gradients, and clients train otherwise: grant "
+            "`labels`, or let a client send the update of one example."
+        )
+    rise = exchange.update.tensors[layer.bias].detach().double()
+    if len(rise) == 1:
+        rise = torch.cat([-rise, rise])
+    counts = torch.zeros(len(rise), dtype=torch.long)
+    counts[int(rise.argmax())] = 1
+    certain = int((rise > 0).sum()) == 1
+    doubt = () if certain else ("The label is uncertain: more than one output's bias rose.",)
+    return LabelEstimate(
+        counts=counts, num_examples=1, method="sign", residual=0.0, notes=doubt, certain=certain
+    )
 
 
 def _several_steps(exchange: Exchange, known: Knowledge, n: int) -> bool:

@@ -22,7 +22,8 @@ from seepage.labels.gradient import Evidence
 from seepage.labels.methods import round_counts
 from seepage.labels.replay import Stage, replay, two_logits
 from seepage.protocol import trainable, training_mode
-from seepage.protocol.replay import Replay, sgd_step
+from seepage.protocol.optimising import local_step
+from seepage.protocol.replay import Replay
 
 ROUNDS = 10
 """Rounds of the search. Cost: time."""
@@ -90,14 +91,16 @@ class Scene:
 
     def mismatch(self, coordinates: Tensor, targets: Tensor) -> Tensor:
         """Squared distance from the client's delta, relative to it, summed over the parameters."""
-        step = sgd_step(self.gradient, self.stage.local, len(self.received))
         everyone = [torch.arange(len(targets))] * len(self.stage.scales)
+        step = local_step(
+            self.gradient, self.stage.local, len(self.received), [[index] for index in everyone]
+        )
         end = tuple(weight.detach().requires_grad_() for weight in self.received)
         if len(everyone) * sum(weight.numel() for weight in end) > KEPT_NUMBERS:
             end = Replay(step, everyone, end).final_state(coordinates, targets)
         else:
-            for _ in everyone:
-                end = step(coordinates, targets, *end)
+            for number in range(len(everyone)):
+                end = step(number, coordinates, targets, *end)
         # the last bias says how far the counts are off: examples fitted to it would agree with any counts
         gaps = zip(self.names, end, self.received, self.sent, strict=False)  # velocities come last
         parts = [

@@ -91,7 +91,7 @@ def local_update(
     >>> torch.allclose(delta.tensors["bias"], -0.5 * gradient.tensors["bias"], atol=1e-6)
     True
     """
-    if len(batch) == 0:
+    if len(batch) == 0 and gradients is batch_gradients:  # a sum with noise may be of none
         raise DataError("a client has no examples: lower the batch size or the number of clients.")
     model = broadcast.model
     received = trainable(model)

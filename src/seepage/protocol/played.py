@@ -120,7 +120,7 @@ class Held:
         clients = [c for c, kept in self._batches.items() for batch in kept for _ in range(len(batch))]
         return Played(
             exchanges=exchanges,
-            truth=Batch.concat([batch for kept in self._batches.values() for batch in kept]),
+            truth=_together([batch for kept in self._batches.values() for batch in kept]),
             truth_clients=torch.tensor(clients),
             behind=tuple(
                 torch.cat([rows[c, self._used[number][c]] for c in clients]).sort().values
@@ -137,6 +137,30 @@ def _remember(kept: list[Batch], batch: Batch) -> int:
             return place
     kept.append(batch)
     return len(kept) - 1
+
+
+def _together(batches: Sequence[Batch]) -> Batch:
+    """All examples in one batch. No value is copied where they lie one after another in memory already."""
+    return Batch(*(_joined([getattr(batch, name) for batch in batches]) for name in ("inputs", "labels")))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """`torch.cat`, or a view of the tensor that these are all of, part by part.
+
+    >>> whole = torch.arange(6).view(3, 2)
+    >>> _joined(whole.split([1, 2])).data_ptr() == whole.data_ptr(), _joined([whole[1:], whole[:1]])
+    (True, tensor([[2, 3],
+            [4, 5],
+            [0, 1]]))
+    """
+    first, place = parts[0], parts[0].data_ptr()
+    for part in parts:
+        one_tensor = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        alike = part.is_contiguous() and part.dtype == first.dtype and part.shape[1:] == first.shape[1:]
+        if not (one_tensor and alike and part.data_ptr() == place):
+            return torch.cat(list(parts))
+        place += part.nbytes
+    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
 
 
 def _places(truth: Mapping[int, Sequence[Batch]]) -> dict[tuple[int, int], Tensor]:

@@ -9,7 +9,7 @@ and time can both grow like log S).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,32 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from seepage.core.types import LocalTraining
-
-Gradient = Callable[[Sequence[Tensor], Tensor, Tensor, bool], tuple[Tensor, ...]]
-"""(weights, inputs, labels, differentiable) to the gradient of the loss with respect to the weights."""
-State = tuple[Tensor, ...]
-Step = Callable[..., State]
-"""(inputs, labels, *state, differentiable=) to the next state."""
-
-
-def sgd_step(gradient: Gradient, training: LocalTraining, count: int) -> Step:
-    """torch.optim.SGD written out, as its own step is not differentiable.
-
-    A state holds `count` weights, then their velocities, if there is momentum and a step was taken.
-    """
-
-    def step(x: Tensor, y: Tensor, *state: Tensor, differentiable: bool = True) -> State:
-        weights, velocity = state[:count], state[count:]
-        grads = gradient(weights, x, y, differentiable)
-        if training.weight_decay:
-            grads = tuple(g.add(w, alpha=training.weight_decay) for g, w in zip(grads, weights, strict=True))
-        if training.momentum and velocity:
-            grads = tuple(v.mul(training.momentum).add(g) for v, g in zip(velocity, grads, strict=True))
-        moved = tuple(w.add(g, alpha=-training.lr) for w, g in zip(weights, grads, strict=True))
-        return (*moved, *grads) if training.momentum else moved
-
-    return step
+from seepage.protocol.optimising import State, Step
 
 
 @dataclass(frozen=True)
@@ -63,7 +38,9 @@ class Replay:
         for number in range(first, last):
             where = self.batches[number].to(inputs.device)
             with _same_chances(inputs.device, number):
-                state = self.step(inputs[where], labels[where], *_watched(state), differentiable=False)
+                state = self.step(
+                    number, inputs[where], labels[where], *_watched(state), differentiable=False
+                )
             state = tuple(tensor.detach() for tensor in state)
         return state
 
@@ -92,7 +69,7 @@ class _Backward:
         y = self.labels[where]
         searched = [x] if self.of_labels is None else [x, y.requires_grad_()]
         with torch.enable_grad(), _same_chances(x.device, number):
-            after = self.replay.step(x, y, *leaves, differentiable=True)
+            after = self.replay.step(number, x, y, *leaves, differentiable=True)
         # a last step's velocity leads nowhere, and the model may hide a parameter from the loss
         pairs = [(a, g) for a, g in zip(after, adjoint, strict=True) if g is not None and a.requires_grad]
         del after

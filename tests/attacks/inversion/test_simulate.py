@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.plateaus import scaled
 from torch import nn
 
+from seepage.attacks.inversion.distances import cosine
+from seepage.attacks.inversion.inverting_gradients import inverting_gradients
 from seepage.attacks.inversion.problem import pose_problem
 from seepage.attacks.inversion.simulate import simulated_update
 from seepage.core.types import Batch, Broadcast, Exchange, InputSpec, LocalTraining, Modality
@@ -153,3 +156,42 @@ def test_known_training_wins_over_assumed_and_the_kind_over_both() -> None:
     assert pose_problem(exchange, known, num_examples=3, assumed=assumed).training.lr == local.lr
     blind = pose_problem(exchange, replace(known, local=None), num_examples=3, assumed=assumed)
     assert (blind.training.lr, blind.training.algorithm) == (0.7, "fedavg")
+
+
+def test_softness_lies_on_a_plateau() -> None:
+    """One step of Adam has no slope of its own. With one the search finds most of a picture, with any."""
+    spec = image_spec()
+    batch = random_batch(spec, [3])
+    adam = LocalTraining(algorithm="fedavg", optimizer="adam", lr=1e-3)
+    problem = problem_for(conv_net(spec), spec, batch, adam)
+
+    def slope() -> float:
+        inputs = (batch.inputs + 0.1 * torch.rand_like(batch.inputs)).requires_grad_()
+        update = simulated_update(problem, inputs, batch.labels)
+        return float(torch.autograd.grad(cosine(update, problem.observed), inputs)[0].norm())
+
+    for factor in (1 / 3, 1.0, 3.0):
+        with scaled("seepage.attacks.inversion.simulate:SOFTNESS", factor):
+            assert slope() > 1e-3
+    with scaled("seepage.attacks.inversion.simulate:SOFTNESS", 0.0):
+        assert slope() < 1e-4
+
+
+def test_a_search_plays_several_steps_of_adam_and_says_so() -> None:
+    spec = image_spec()
+    batch = random_batch(spec, [3])
+    adam = LocalTraining(algorithm="fedavg", optimizer="adam", lr=1e-3, epochs=3)
+    problem = problem_for(dense_net(spec), spec, batch, adam)
+    known = replace(problem.known, local=adam)
+    found = inverting_gradients(steps=5).run([replace(problem.exchange, labels=None)], known)
+    assert len(found) == 1 and any("their own kind of steps" in note for note in found.notes)
+    assert found.label_counts is not None and int(found.label_counts.argmax()) == 3
+
+
+def test_labels_of_several_examples_behind_adam_are_searched_and_that_is_said() -> None:
+    spec = image_spec()
+    adam = LocalTraining(algorithm="fedavg", optimizer="adam", lr=1e-3, epochs=3)
+    problem = problem_for(dense_net(spec), spec, random_batch(spec, [3, 1]), adam)
+    exchange = replace(problem.exchange, labels=None)
+    found = inverting_gradients(steps=5).run([exchange], replace(problem.known, local=adam))
+    assert any("searched for as well: Label counts are read from sums" in note for note in found.notes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +67,7 @@ class _Outcome:
 class GradientInversion(PerUpdateAttack):
     """One composition of distance, priors, start, labels and solver."""
 
+    replays: ClassVar[bool] = True  # type: ignore[misc]
     solver: Solver
     distance: Distance = cosine
     layer_weights: Callable[[int], Weights] = equal_layers

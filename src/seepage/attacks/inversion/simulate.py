@@ -16,7 +16,12 @@ from seepage.attacks.inversion.embeddings import forward_from_embeddings
 from seepage.attacks.inversion.problem import Problem
 from seepage.attacks.inversion.relaxed_labels import as_targets
 from seepage.protocol import LOSSES, local_batches, loss_name, trainable
-from seepage.protocol.replay import Gradient, Replay, sgd_step
+from seepage.protocol.optimising import Gradient, grouped, local_step
+from seepage.protocol.replay import Replay
+
+SOFTNESS = 0.3
+"""Of Adam in a search, where it took one step: that is little more than a sign, and a sign has no slope (see
+`optimising.local_step`). Several steps have one of their own. Tested: test_softness_lies_on_a_plateau."""
 
 
 def simulated_update(
@@ -66,15 +71,17 @@ def _delta(
     replay: bool,
 ) -> tuple[Tensor, ...]:
     training, count = problem.training, len(received)
-    step = sgd_step(gradient, training, count)
-    batches = local_batches(len(inputs), training)
+    groups = grouped(local_batches(len(inputs), training), training)
+    softness = SOFTNESS if len(groups) == 1 else 0.0
+    step = local_step(gradient, training, count, groups, softness=softness)
+    batches = [torch.cat(group) for group in groups]
     state: tuple[Tensor, ...] = tuple(received)
     if replay and len(batches) > 1:
         state = Replay(step, batches, state).final_state(inputs, labels)
     else:
-        for index in batches:
+        for number, index in enumerate(batches):
             where = index.to(inputs.device)
-            state = step(inputs[where], labels[where], *state)
+            state = step(number, inputs[where], labels[where], *state)
     return tuple(new - old for new, old in zip(state[:count], received, strict=True))
 
 

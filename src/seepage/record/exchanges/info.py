@@ -49,6 +49,14 @@ class LocalTrainingInfo(Record):
     """Local steps in all."""
     momentum: Finite | None = None
     weight_decay: Finite | None = None
+    schedule: Literal["constant", "linear", "cosine"] | None = None
+    """How the rate falls to zero over the local steps of a round."""
+    accumulation: Count | None = None
+    """Mini-batches whose mean gradient makes one step of the optimiser."""
+    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Norm that each step's gradient is scaled down to."""
+    mixed_precision: bool | None = None
+    """Whether the client computed under autocast in bfloat16."""
     loss: Annotated[str, Field(max_length=40)] | None = None
     """A name that `protocol.loss` of an audit takes."""
     batch_norm: Literal["eval", "train"] | None = None

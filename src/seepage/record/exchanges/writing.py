@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +19,7 @@ from seepage.record.files import write_atomically
 
 
 class Recorder:
-    """Writes exchanges into one folder. Several processes may have one for the same folder.
+    """Writes exchanges into one folder. Several processes may have one for the same folder, and hand it on.
 
     replace: an exchange of the same round and client takes the place of what is there; otherwise it is
     refused.
@@ -37,8 +36,9 @@ class Recorder:
     def __init__(self, folder: Path | str, *, replace: bool = False) -> None:
         self.folder = Path(folder)
         self._replace = replace
-        self._newest: tuple[str, Path] | None = None  # checksum and file of the last model
-        self._lock = threading.Lock()
+        # checksum and file of the last model; replaced as a whole, so that threads need no lock, which would
+        # keep an app with a recorder in it from being sent to Ray's processes
+        self._newest: tuple[str, Path] | None = None
 
     def write(
         self,
@@ -81,8 +81,7 @@ class Recorder:
 
     def _write_model(self, path: Path, content: bytes, checksum: str) -> None:
         """Clients of a round get the same model: a hard link, where the file system has them."""
-        with self._lock:
-            known = self._newest
+        known = self._newest
         if known is not None and known[0] == checksum and known[1] != path:
             try:
                 path.unlink(missing_ok=True)
@@ -91,8 +90,7 @@ class Recorder:
             except OSError:
                 pass  # no hard links here, or the other file is gone
         write_atomically(path, content)
-        with self._lock:
-            self._newest = (checksum, path)
+        self._newest = (checksum, path)
 
 
 def _checksum(content: bytes) -> str:
