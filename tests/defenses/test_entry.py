@@ -63,7 +63,7 @@ def test_every_entry_declares_itself(name) -> None:
 
 def test_only_what_is_differentially_private_says_so() -> None:
     formal = {name for name, entry in DEFENSES.items() if entry.guarantee == "formal (DP)"}
-    assert formal == {"dp_sgd", "central_dp"}
+    assert formal == {"dp_sgd", "user_dp", "central_dp"}
     assert DEFENSES["central_dp"].trusts != "nobody"
     assert DEFENSES["dp_sgd"].trusts == "nobody"
 
@@ -71,14 +71,14 @@ def test_only_what_is_differentially_private_says_so() -> None:
 def test_the_catalogue_lists_place_trust_and_guarantee() -> None:
     entries = {entry["name"]: entry for entry in catalogue()["defenses"]}
     own = {name for name in entries if ":" not in name}
-    assert own == set(DEFENSES) and len(own) == 16
+    assert own == set(DEFENSES) and len(own) == 17
     assert entries["nvflare:PercentilePrivacy"]["settings"].startswith("percentile=10, gamma=0.01")
     assert all(isinstance(DEFENSES[name], MeasureEntry) for name in MEASURES)
     assert all(
         e.get("settings", "").count("=") == len(DEFENSES[n].settings) for n, e in entries.items() if n in own
     )
     assert "Runs at the client, trusts nobody; formal (DP)." in entries["dp_sgd"]["description"]
-    assert entries["dp_sgd"]["settings"] == "clip=1.0, sigma=1.0, seed=None"
+    assert entries["dp_sgd"]["settings"].startswith("clip=1.0, sigma=1.0, epsilon=None")
 
 
 def test_an_audit_passes_its_own_training_on() -> None:

@@ -12,6 +12,7 @@ import seepage
 from seepage.core.errors import SpecError
 from seepage.core.types import LocalTraining
 from seepage.defenses import epsilon
+from seepage.defenses.entry import Schedule
 from seepage.engine.prepare import prepare
 from seepage.engine.promise import broken_promise, defense_records, mechanism
 from seepage.engine.spec import parse_spec
@@ -137,7 +138,7 @@ LOCAL_DP = {"clipping_norm": 1.0, "sensitivity": 1.0, "epsilon": 1.0, "delta": 1
 
 
 def test_noise_for_the_sensitivity_that_is_there_keeps_its_promise() -> None:
-    found = mechanism("flower:LocalDpMod", LOCAL_DP, local=LocalTraining(), batch_size=8)
+    found = mechanism("flower:LocalDpMod", LOCAL_DP, local=LocalTraining(), planned=Schedule(batch_size=8))
     assert found is not None
     # sqrt(2 ln(1.25 / delta)) / epsilon, over a clipping norm of 1
     assert found.sigma == pytest.approx(4.8448, abs=1e-4)

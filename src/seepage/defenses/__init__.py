@@ -6,6 +6,8 @@ no wrapper: see `measures`. DEFENSES holds both kinds, by the name that an audit
 
 from seepage.core.registry import Registry
 from seepage.defenses.accounting import epsilon, uses_per_round
+from seepage.defenses.calibration import noise_multiplier
+from seepage.defenses.empirical import Empirical, empirical_epsilon
 from seepage.defenses.entry import DefenseEntry, Deployment, Described, MeasureEntry, described
 from seepage.names import defenses as names
 from seepage.names.frameworks import FAMILIES
@@ -15,8 +17,11 @@ __all__ = [
     "DefenseEntry",
     "Deployment",
     "Described",
+    "Empirical",
     "MeasureEntry",
+    "empirical_epsilon",
     "epsilon",
+    "noise_multiplier",
     "uses_per_round",
 ]
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
+from seepage.defenses.calibration import settled_sigma
 from seepage.defenses.clipping import check_norm, clip_together
 from seepage.defenses.entry import Deployment
 from seepage.defenses.gaussian_noise import add_noise, check_sigma
@@ -16,6 +17,7 @@ def central_dp(
     *,
     norm: float = 1.0,
     sigma: float = 1.0,
+    epsilon: float | None = None,
     server_honest: bool = False,
     seed: int | None = None,
     deployment: Deployment | None = None,
@@ -25,7 +27,8 @@ def central_dp(
     server_honest = false: what a server sees that omits the noise; only the clipping is left of the defense
     (Boenisch et al. 2021, Section 9.1). true: what everybody else sees of an honest server's aggregate, the
     mean over the clients plus N(0, (sigma norm / clients)^2). Privacy is for whole clients; epsilon is
-    `accounting.epsilon` with one step a round and the share of clients drawn a round as sampling rate.
+    `accounting.epsilon` with one step a round, every client in every round. epsilon: as a setting, what the
+    whole deployment may cost, in the place of sigma.
 
     The honest noise is put on in equal shares, one a client: the mean has the distribution it would have if
     the server drew it (clients have equally many examples in an audit).
@@ -33,8 +36,9 @@ def central_dp(
     check_norm("norm", norm)
     if server_honest and norm == math.inf:
         raise ValueError("norm must be finite: without a bound no amount of noise hides a client")
-    check_sigma(sigma)
     around = deployment or Deployment()
+    sigma = settled_sigma("central_dp", sigma, epsilon, around.schedule, client=True)
+    check_sigma(sigma)
     if server_honest:
         _refuse_single_updates(around)
     share = sigma * norm / math.sqrt(around.clients) if server_honest else 0.0

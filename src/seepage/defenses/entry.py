@@ -18,10 +18,39 @@ Guarantee = Literal["formal (DP)", "heuristic"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How often a deployment uses the same example, from its first round to its last: a promise that is made
+    for all of it depends on this.
+
+    >>> Schedule(rounds=10, turns=4).releases
+    3
+    """
+
+    rounds: int = 1
+    turns: int = 1
+    """A client's batches take turns: an example is in one of so many rounds."""
+    batch_size: int = 1
+    """Examples behind one update; of a Poisson sample the expected number."""
+    sampling_rate: float = 1.0
+    """Below 1: a round draws each example independently with this chance (Poisson sampling)."""
+    delta: float = 1e-5
+
+    @property
+    def poisson(self) -> bool:
+        return self.sampling_rate < 1
+
+    @property
+    def releases(self) -> int:
+        """Rounds that an example is in, or may be drawn for."""
+        return -(-self.rounds // self.turns)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Deployment:
     """What a defense may have to know of the protocol it runs in. Never data."""
 
     training: LocalTraining = field(default_factory=LocalTraining)
+    schedule: Schedule = field(default_factory=Schedule)
     clients: int = 1
     """How many updates go into one aggregate."""
     aggregation: str = "per_client"
@@ -53,8 +82,8 @@ class Described(ABC):
         """What a user may set, with the defaults; what has none must be given.
 
         >>> from seepage.defenses import DEFENSES
-        >>> DEFENSES["dp_sgd"].settings, DEFENSES["median"].settings
-        ({'clip': 1.0, 'sigma': 1.0, 'seed': None}, {'clients': 4})
+        >>> DEFENSES["gaussian_noise"].settings, DEFENSES["median"].settings
+        ({'sigma': 0.01, 'cryptographic': False, 'seed': None}, {'clients': 4})
         """
         parameters = self.parameters.items()
         return {name: one.default for name, one in parameters if one.default is not one.empty}

@@ -8,10 +8,12 @@ from torch.func import grad, vmap
 
 from seepage.core.types import Batch
 from seepage.defenses.dense_clipping import dense_clipped_sum, is_plain_dense
+from seepage.defenses.recurrent import taken_apart
 from seepage.protocol.local import batch_gradients, forward_loss
 
-MOST_NUMBERS_AT_ONCE = 2**26
-"""Gradient entries held at a time. Cost: 256 MB in float32; larger batches are taken in chunks."""
+MOST_NUMBERS_AT_ONCE = 2**23
+"""Gradient entries held at a time: 32 MB in float32. Larger blocks go back to the system after every use
+(glibc's largest threshold), and getting them again costs more than taking a batch in parts."""
 
 Tensors = dict[str, Tensor]
 
@@ -21,7 +23,7 @@ def per_example_gradients(
 ) -> Tensors:
     """By parameter, (n, *shape): the gradient of each example's own loss.
 
-    Models that vmap cannot handle (recurrent ones, control flow that depends on values) are looped over.
+    Models that vmap cannot handle (control flow that depends on values, packed sequences) are looped over.
 
     >>> model = nn.Linear(3, 2)
     >>> batch = Batch(torch.rand(4, 3), torch.tensor([0, 1, 1, 0]))
@@ -35,7 +37,8 @@ def per_example_gradients(
 
     each = vmap(grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
     try:
-        found: Tensors = each(fixed, batch.inputs, batch.labels)
+        with taken_apart(model):
+            found: Tensors = each(fixed, batch.inputs, batch.labels)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
@@ -57,19 +60,58 @@ def loop_gradients(
 
 
 def clipped_sum(
-    model: nn.Module, parameters: Tensors, buffers: Tensors, batch: Batch, loss: str, *, clip: float
+    model: nn.Module,
+    parameters: Tensors,
+    buffers: Tensors,
+    batch: Batch,
+    loss: str,
+    *,
+    clip: float,
+    user_examples: int = 1,
+    at_once: int | None = None,
 ) -> Tensors:
-    """The sum over the examples of g_i / max(1, ||g_i|| / clip), the norm taken over all parameters."""
-    if is_plain_dense(model):
-        return dense_clipped_sum(model, parameters, buffers, batch, loss, clip=clip)
-    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    """The sum over the examples of g_i / max(1, ||g_i|| / clip), the norm taken over all parameters.
+
+    user_examples: so many examples in a row are one user's, whose mean gradient is clipped as one (the last
+    user may have fewer). at_once: users (examples) whose gradients are held at a time.
+    """
+    ghost = user_examples == 1 and is_plain_dense(model)
     size = sum(p.numel() for p in parameters.values())
-    at_once = max(1, MOST_NUMBERS_AT_ONCE // size)
-    for start in range(0, len(batch), at_once):
-        part = batch.select(slice(start, start + at_once))
-        grads = per_example_gradients(model, parameters, buffers, part, loss)
-        norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads.values()]).norm(dim=0)  # (n,)
-        factors = (clip / norms).clamp(max=1.0)  # an all-zero gradient: clip / 0 = inf, clamped to 1
-        for name, found in grads.items():
-            total[name] += torch.tensordot(factors.to(found), found, dims=1)
+    users = at_once or (len(batch) if ghost else max(1, MOST_NUMBERS_AT_ONCE // size))
+    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    step = max(1, users) * user_examples
+    for start in range(0, len(batch), step):
+        part = batch.select(slice(start, start + step))
+        if ghost:
+            sums = dense_clipped_sum(model, parameters, buffers, part, loss, clip=clip)
+        else:
+            sums = _clipped(_by_user(model, parameters, buffers, part, loss, user_examples), clip)
+        for name, found in sums.items():
+            total[name] += found
     return {name: t.detach() for name, t in total.items()}
+
+
+def _by_user(
+    model: nn.Module, parameters: Tensors, buffers: Tensors, batch: Batch, loss: str, user_examples: int
+) -> Tensors:
+    """Each user's mean gradient, as its examples' own ones give it."""
+    grads = per_example_gradients(model, parameters, buffers, batch, loss)
+    if user_examples == 1:
+        return grads
+    return {
+        name: torch.stack([one.mean(dim=0) for one in found.split(user_examples)])
+        for name, found in grads.items()
+    }
+
+
+def _clipped(grads: Tensors, clip: float) -> Tensors:
+    norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads.values()]).norm(dim=0)  # (n,)
+    factors = (clip / norms).clamp(max=1.0)  # an all-zero gradient: clip / 0 = inf, clamped to 1
+    return {name: torch.tensordot(factors.to(found), found, dims=1) for name, found in grads.items()}
+
+
+def check_counts(user_examples: int, at_once: int | None) -> None:
+    """Both count examples."""
+    for name, value in (("user_examples", user_examples), ("at_once", at_once)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise ValueError(f"{name} must be a whole number of at least 1, not {value}")

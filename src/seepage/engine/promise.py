@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from seepage.core.errors import SpecError
 from seepage.core.types import LocalTraining
 from seepage.defenses import DEFENSES, epsilon, uses_per_round
+from seepage.defenses.calibration import settled_sigma
+from seepage.defenses.entry import Schedule
 from seepage.engine.spec import AuditSpec, DefenseSpec
 from seepage.record import DefenseRecord, DefenseRef
 from seepage.record.header import epsilon_text
 
+if TYPE_CHECKING:
+    from seepage.engine.grid import TrainingSpec
+
 ACCOUNTANT = "exact composition of the Gaussian mechanism (Balle & Wang 2018)"
-EXAMPLE, CLIENT = "one example", "one client"
+SAMPLED = (
+    "privacy loss distributions of the Poisson-sampled Gaussian mechanism (dp-accounting), an upper bound"
+)
+EXAMPLE, USER, CLIENT = "one example", "one user", "one client"
 LOCAL_DP, SVT = "flower:LocalDpMod", "nvflare:SVTPrivacy"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """A Gaussian mechanism as it is used in one round, at sampling rate 1."""
+    """A Gaussian mechanism as it is used in one round."""
 
     protects: str
     """The neighbours that epsilon is about: an example, or a whole client."""
@@ -28,25 +37,55 @@ class Mechanism:
     uses_per_round: int
 
 
+def schedule_of(spec: AuditSpec, training: TrainingSpec | None = None) -> Schedule:
+    """How often the deployment uses an example: over the training, where there is one, else over its rounds.
+
+    >>> from seepage.engine.spec import parse_spec
+    >>> protocol = {"batch_size": 8, "holds": 80, "rounds": 5}
+    >>> spec = parse_spec({"model": "mlp", "data": "digits", "protocol": protocol})
+    >>> schedule_of(spec).sampling_rate
+    0.1
+    """
+    protocol = spec.protocol
+    if training is None:
+        batch, rounds, rate = protocol.batch_size, protocol.rounds, 1.0
+        turns = rounds if protocol.fresh_batches else 1
+        if protocol.holds is not None:
+            turns, rate = 1, batch / protocol.holds
+    else:
+        batch, rounds = training.batch_size or protocol.batch_size, training.rounds
+        poisson = training.sampling == "poisson"
+        turns, rate = (1, batch / training.examples) if poisson else (training.examples // batch, 1.0)
+    return Schedule(rounds=rounds, turns=turns, batch_size=batch, sampling_rate=rate, delta=spec.delta)
+
+
 def mechanism(
-    name: str, settings: Mapping[str, Any], *, local: LocalTraining, batch_size: int
+    name: str, settings: Mapping[str, Any], *, local: LocalTraining, planned: Schedule
 ) -> Mechanism | None:
     """None for a heuristic, and for a mechanism whose noise is left out: it bounds nothing.
 
-    >>> mechanism("dp_sgd", {"sigma": 2.0}, local=LocalTraining(), batch_size=8)
+    planned: what a target epsilon among the settings is for.
+
+    >>> mechanism("dp_sgd", {"sigma": 2.0}, local=LocalTraining(), planned=Schedule(batch_size=8))
     Mechanism(protects='one example', sigma=2.0, uses_per_round=1)
     """
     if name == LOCAL_DP:
         noise = local_dp_noise(settings)
         return None if noise <= 0 else Mechanism(protects=CLIENT, sigma=noise, uses_per_round=1)
-    sigma = float(settings.get("sigma", 0.0))
+    noised = name in {"dp_sgd", "user_dp"} or (name == "central_dp" and settings["server_honest"])
+    if not noised:
+        return None
+    client = name != "dp_sgd"
+    uses = 1 if client else uses_per_round(local, planned.batch_size)
+    target = settings.get("epsilon")
+    try:
+        sigma = settled_sigma(name, settings["sigma"], target, planned, uses=uses, client=client)
+    except ValueError as error:
+        raise SpecError(f"defense '{name}': {error}.") from None
     if sigma <= 0:
         return None
-    if name == "dp_sgd":
-        return Mechanism(protects=EXAMPLE, sigma=sigma, uses_per_round=uses_per_round(local, batch_size))
-    if name == "central_dp" and settings["server_honest"]:
-        return Mechanism(protects=CLIENT, sigma=sigma, uses_per_round=1)
-    return None
+    whose = CLIENT if client else USER if settings.get("user_examples", 1) > 1 else EXAMPLE
+    return Mechanism(protects=whose, sigma=sigma, uses_per_round=uses)
 
 
 def local_dp_noise(settings: Mapping[str, Any]) -> float:
@@ -106,25 +145,31 @@ def _svt_promise(settings: Mapping[str, Any]) -> str:
     )
 
 
-def mechanism_of(wanted: DefenseSpec, local: LocalTraining, batch_size: int) -> Mechanism | None:
-    """The same for a defense of a spec, with its defaults."""
-    settings = {**DEFENSES.find(wanted.name).settings, **wanted.options}
-    return mechanism(wanted.name, settings, local=local, batch_size=batch_size)
-
-
 def defense_records(
-    spec: AuditSpec, local: LocalTraining, *, rounds: int | None = None
+    spec: AuditSpec,
+    local: LocalTraining,
+    *,
+    rounds: int | None = None,
+    planned: Schedule | None = None,
+    lived: Schedule | None = None,
 ) -> tuple[DefenseRecord, ...]:
-    """The defenses of an audit, in its order, after so many rounds; by default the protocol's."""
-    played = spec.protocol.rounds if rounds is None else rounds
-    return tuple(_record(wanted, spec, local, played) for wanted in spec.defenses)
+    """The defenses of an audit, in its order.
+
+    lived: what the promise is stated for, by default the protocol, with so many `rounds` if they are given.
+    planned: what a target epsilon was translated for, by default the protocol too.
+    """
+    lived = schedule_of(spec) if lived is None else lived
+    lived = lived if rounds is None else replace(lived, rounds=rounds)
+    planned = schedule_of(spec) if planned is None else planned
+    return tuple(_record(wanted, local, planned, lived) for wanted in spec.defenses)
 
 
-def _record(wanted: DefenseSpec, spec: AuditSpec, local: LocalTraining, rounds: int) -> DefenseRecord:
+def _record(wanted: DefenseSpec, local: LocalTraining, planned: Schedule, lived: Schedule) -> DefenseRecord:
     entry = DEFENSES.find(wanted.name)
-    found = mechanism_of(wanted, local, spec.protocol.batch_size)
+    settings = {**entry.settings, **wanted.options}
+    found = mechanism(wanted.name, settings, local=local, planned=planned)
     plain = DefenseRecord(
-        broken=broken_promise(wanted.name, {**entry.settings, **wanted.options}),
+        broken=broken_promise(wanted.name, settings),
         defense=DefenseRef(name=wanted.name, params=wanted.options),
         description=entry.description,
         guarantee="heuristic" if found is None else entry.guarantee,
@@ -133,19 +178,19 @@ def _record(wanted: DefenseSpec, spec: AuditSpec, local: LocalTraining, rounds: 
     )
     if found is None:
         return plain
-    # A client's batches take turns; a client itself is in every round.
-    turns = spec.protocol.rounds if spec.protocol.fresh_batches and found.protects == EXAMPLE else 1
-    steps = -(-rounds // turns) * found.uses_per_round
+    # A client's batches take turns, or are drawn anew; a client itself is in every round.
+    rounds, rate = (lived.rounds, 1.0) if found.protects == CLIENT else (lived.releases, lived.sampling_rate)
+    steps = rounds * found.uses_per_round
     return plain.model_copy(
         update={
             "protects": found.protects,
             "sigma": found.sigma,
             "steps": steps,
             "uses_per_round": found.uses_per_round,
-            "sampling_rate": 1.0,
-            "accountant": ACCOUNTANT,
-            "epsilon": epsilon(sigma=found.sigma, delta=spec.delta, steps=steps),
-            "delta": spec.delta,
+            "sampling_rate": rate,
+            "accountant": ACCOUNTANT if rate == 1 else SAMPLED,
+            "epsilon": epsilon(sigma=found.sigma, delta=lived.delta, steps=steps, sampling_rate=rate),
+            "delta": lived.delta,
         }
     )
 

@@ -16,7 +16,9 @@ from seepage.record import TRAINING, AttackRef, Cell
 def train_cell(prepared: Prepared, seed: int, rounds: int) -> Cell:
     """One training under one point's defenses and one seed; what goes wrong is recorded with its reason."""
     cell = Cell(attack=AttackRef(name=TRAINING), seed=seed, status="done")
-    batches, held_out = prepared.draw(seed)
+    planned = prepared.planned
+    sampled = planned.poisson
+    batches, held_out = prepared.draw_sampled(seed, planned.sampling_rate) if sampled else prepared.draw(seed)
     try:
         if held_out is None or len(held_out) < prepared.spec.public_examples:
             raise DataError(
@@ -50,7 +52,9 @@ def train(prepared: Prepared, batches: ClientData, *, seed: int, rounds: int) ->
     for number in range(rounds):
         sent, held = Broadcast(model, number), batches(number)
         updates = (step(sent, batch) for batch in held)
-        mean = aggregate(updates, rule, sizes=[len(batch) for batch in held])
+        # How many a Poisson sample holds is nobody's business: all weigh the same.
+        sizes = [None if prepared.planned.poisson else len(batch) for batch in held]
+        mean = aggregate(updates, rule, sizes=sizes)
         model = apply_update(model, mean, lr=prepared.local.lr)
     return model
 

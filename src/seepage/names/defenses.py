@@ -33,6 +33,13 @@ DEFENSES: dict[str, Entry] = {
         guarantee="formal (DP)",
         replaces_training=True,
     ),
+    "user_dp": _client(
+        "seepage.defenses.user_dp:user_dp",
+        "DP for a whole client, on the client: clip the update it sends, add noise, then send.",
+        "The bound holds against every attacker; knowing sigma helps to average over rounds, which the "
+        "accountant counts (every client in every round).",
+        guarantee="formal (DP)",
+    ),
     "central_dp": _client(
         "seepage.defenses.central_dp:central_dp",
         "Clients clip, the server adds the noise to the aggregate, or leaves it out.",
