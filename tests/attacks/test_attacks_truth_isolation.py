@@ -19,6 +19,8 @@ from seepage.attacks import ATTACKS, Attack
 from seepage.attacks.closed_form.april import April
 from seepage.attacks.closed_form.patch_embedding import PatchEmbedding
 from seepage.attacks.closed_form.recursive_inversion import RecursiveInversion
+from seepage.attacks.features.feature_inversion import FeatureInversion
+from seepage.attacks.tables.exact_table import ExactTable
 from seepage.attacks.text.embedding_rows import EmbeddingRows
 from seepage.attacks.text.exact_text import ExactText
 from seepage.core.types import (
@@ -40,7 +42,14 @@ from seepage.protocol import THREATS, Played, client, knowledge, play
 SPEC = InputSpec(modality=Modality.IMAGE, shape=(1, 6, 6), num_classes=3)
 QUICK: dict[str, dict[str, Any]] = {
     name: {"steps": 3}
-    for name in ("deep_leakage", "idlg", "inverting_gradients", "see_through_gradients", "tag")
+    for name in (
+        "deep_leakage",
+        "idlg",
+        "inverting_gradients",
+        "feature_inversion",
+        "see_through_gradients",
+        "tag",
+    )
 }
 """Settings that make slow attacks quick; the default settings of the others are used."""
 QUICK["adaptive"] = {"attack": "analytic_extraction", "knows": ["gaussian_noise", "pruning", "clipping"]}
@@ -92,6 +101,9 @@ def _fitting(attack: Attack) -> tuple[nn.Module, int]:
         return build_model("vit", SPEC, patch_size=3, dim=16, heads=2), 1
     if isinstance(attack, RecursiveInversion):
         return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.Tanh(), nn.Linear(40, 3)), 1
+    if isinstance(attack, FeatureInversion):
+        front = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+        return nn.Sequential(front, nn.Linear(18, 60), nn.ReLU(), nn.Linear(60, 3)), 2
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3)), 2
 
 
@@ -107,6 +119,26 @@ def _texts(attack: Attack) -> tuple[nn.Module, InputSpec, list[Batch], Batch] | 
     return model, described, batches, Batch(texts(16, seed=9), torch.arange(16) % 3)
 
 
+def _rows(attack: Attack) -> tuple[nn.Module, InputSpec, list[Batch], Batch] | None:
+    """A small table with two categories, for the attack that reads those."""
+    if not isinstance(attack, ExactTable):
+        return None
+    spec = InputSpec(
+        modality=Modality.TABULAR,
+        shape=(10,),
+        num_classes=3,
+        value_range=None,
+        categories=((0, 1, 2, 3), (4, 5, 6, 7)),
+    )
+
+    def rows(count: int) -> Batch:
+        one_hot = [torch.eye(4)[torch.randint(4, (count,))] for _ in range(2)]
+        return Batch(torch.cat([*one_hot, torch.randn(count, 2)], dim=1), torch.arange(count) % 3)
+
+    model = nn.Sequential(nn.Linear(10, 40), nn.ReLU(), nn.Linear(40, 3))
+    return model, spec, [rows(2) for _ in range(3)], rows(16)
+
+
 def setting(attack: Attack, *, like: Attack | None = None) -> tuple[Played, Knowledge]:
     """Three clients' rounds against this attack, under a threat model that grants it what it requires.
 
@@ -117,6 +149,8 @@ def setting(attack: Attack, *, like: Attack | None = None) -> tuple[Played, Know
     batches = [Batch(torch.rand(each, 1, 6, 6), (torch.arange(each) + c) % 3) for c in range(3)]
     if (of_texts := _texts(like or attack)) is not None:
         model, spec, batches, public = of_texts
+    if (of_rows := _rows(like or attack)) is not None:
+        model, spec, batches, public = of_rows
     threat = dataclasses.replace(
         THREATS["malicious_server" if attack.active else "honest_but_curious"],
         grants=THREATS["malicious_server"].grants | attack.requires,

@@ -127,3 +127,39 @@ def read_at(model: nn.Module, points: list[Point], **inputs: Any) -> list[Tensor
     with _until(model, points) as found:
         model(**{"attention_mask": there, **inputs})
     return found
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The layers of one block that make queries and keys, and into how many heads they are cut."""
+
+    query: str
+    key: str
+    value: str
+    heads: int
+
+
+_QUERY_KEY_VALUE = (("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), ("q_proj", "k_proj", "v_proj"))
+
+
+def attention_of(model: nn.Module, block: int) -> Attention:
+    """Query and key of this block, by the names that BERT's kin give them.
+
+    Raises NotApplicable where they are not nn.Linear of their own.
+    """
+    prefix, blocks = blocks_of(model)
+    linear = {
+        name.rsplit(".", 1)[-1]: f"{prefix}.{block}.{name}"
+        for name, module in matrices(blocks[block]).items()
+        if type(module) is nn.Linear and module.bias is not None
+    }
+    config: Any = model.config
+    heads = getattr(config, "num_attention_heads", getattr(config, "n_heads", None))
+    for names in _QUERY_KEY_VALUE:
+        if heads is not None and all(name in linear for name in names):
+            query, key, value = (linear[name] for name in names)
+            return Attention(query, key, value, int(heads))
+    raise NotApplicable(
+        "the encoder's attention has no query, key and value layers of their own with a bias, as BERT, "
+        "RoBERTa, DistilBERT and ELECTRA have: 'embedding_rows' reads its tokens, 'tag' searches."
+    )

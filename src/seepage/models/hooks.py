@@ -6,7 +6,7 @@ Every look into a running model goes through `hooked`: however the block ends, n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -77,6 +77,35 @@ def layer_input(model: nn.Module, layer: str, inputs: Tensor) -> Tensor:
         for chunk in inputs.split(CHUNK):
             run_model(model, chunk)
     return torch.cat(seen).flatten(1)
+
+
+class _Reached(BaseException):
+    """Ends a pass at a layer. No Exception: nobody in between shall take it for a failure."""
+
+
+def front_of(model: nn.Module, layer: str) -> Callable[[Tensor], Tensor]:
+    """What the named layer reads, flattened, as a function of the model's inputs that can be differentiated.
+
+    Nothing behind the layer is run.
+
+    >>> front = front_of(nn.Sequential(nn.ReLU(), nn.Linear(2, 3)), "1")
+    >>> front(torch.tensor([[1.0, -1.0]]))
+    tensor([[1., 0.]])
+    """
+    module = model.get_submodule(layer)
+
+    def front(inputs: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+
+        def stop(_name: str, _module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            seen.append(args[0])
+            raise _Reached
+
+        with hooked({layer: module}, before=stop), suppress(_Reached):
+            run_model(model, inputs)
+        return seen[0].flatten(1)
+
+    return front
 
 
 @contextmanager

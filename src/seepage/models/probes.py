@@ -61,5 +61,11 @@ def run_model(model: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:
 
 
 def same_values(a: Tensor, b: Tensor) -> bool:
-    """Equal once both are flattened from the batch dimension on."""
-    return len(a) == len(b) and torch.equal(a.flatten(1), b.flatten(1))
+    """Equal once both are flattened from the batch dimension on.
+
+    >>> same_values(torch.tensor([3, 4]), torch.tensor([[3], [4]]))  # one index an example
+    True
+    """
+    if a.dim() == 0 or b.dim() == 0 or len(a) != len(b):
+        return False
+    return torch.equal(a.reshape(len(a), -1), b.reshape(len(b), -1))

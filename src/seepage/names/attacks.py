@@ -22,6 +22,7 @@ ATTACKS: dict[str, Entry] = {
     "deep_leakage": _attack("seepage.attacks.inversion.deep_leakage:deep_leakage"),
     "idlg": _attack("seepage.attacks.inversion.deep_leakage:idlg"),
     "inverting_gradients": _attack("seepage.attacks.inversion.inverting_gradients:inverting_gradients"),
+    "feature_inversion": _attack("seepage.attacks.features.feature_inversion:feature_inversion"),
     "see_through_gradients": _attack("seepage.attacks.inversion.see_through_gradients:see_through_gradients"),
     "tag": _attack("seepage.attacks.inversion.tag:tag"),
     "recursive_inversion": _attack("seepage.attacks.closed_form.recursive_inversion:recursive_inversion"),
@@ -29,6 +30,7 @@ ATTACKS: dict[str, Entry] = {
     "patch_embedding": _attack("seepage.attacks.closed_form.patch_embedding:patch_embedding"),
     "embedding_rows": _attack("seepage.attacks.text.embedding_rows:embedding_rows"),
     "exact_text": _attack("seepage.attacks.text.exact_text:exact_text"),
+    "exact_table": _attack("seepage.attacks.tables.exact_table:exact_table"),
     "trap_weights": _attack("seepage.attacks.traps.trap_weights:trap_weights", "craft_weights"),
     "quantile_traps": _attack("seepage.attacks.traps.quantile_traps:quantile_traps", "craft_weights"),
     "shifted_rows": _attack(

@@ -14,12 +14,42 @@ from seepage.core.registry import Entry
 GROUP = "seepage.metrics"
 """Entry points under which a package offers more."""
 METRICS: dict[str, MetricFacts] = {}
+_PLAIN: dict[str, tuple[str, str]] = {
+    "exact": ("Exact copies", "0 %: nobody's; 100 %: everybody's."),
+    "psnr": (
+        "Likeness of the picture",
+        "Below about 15 dB: nothing to see; 20 dB: shapes; 30 dB: recognisable; 100 dB: identical.",
+    ),
+    "mse": ("Difference of the pictures", "0: identical."),
+    "ssim": ("Likeness of structure", "0: unrelated; 0.5: shapes; 0.9: hard to tell apart; 1: identical."),
+    "lpips": ("Difference to the eye", "0: identical; 0.2: much alike; 0.7: unrelated."),
+    "registered_psnr": ("Likeness of the picture, wherever it lies", "As PSNR: 100 dB: identical."),
+    "cw_ssim": ("Likeness of structure, wherever it lies", "0: unrelated; 1: identical."),
+    "token_accuracy": ("Words in their place", "0 %: none; 100 %: the whole text."),
+    "rouge_l": ("Words in their order", "0 %: none; 100 %: the whole text."),
+    "bag_of_words_recall": ("Words, wherever they stand", "0 %: none; 100 %: every word."),
+    "rmse": ("Difference of the rows", "0: identical; 1: off by as much as rows differ anyway."),
+    "relative_error": ("Difference of the features", "0: identical; 1: no better than zero."),
+    "cosine": ("Likeness of the features", "0: unrelated; 1: the same direction."),
+    "extraction_precision_all": ("Parts of the update that show one example", "100 %: every row does."),
+    "extraction_precision_active": (
+        "Parts of the update in use that show one example",
+        "100 %: every row that was used does.",
+    ),
+    "extraction_recall": ("Examples that can be read off the update", "100 %: every example."),
+    "active_neurons": ("Parts of the update in use", "100 %: every row."),
+    "label_accuracy": ("Classes known", "100 %: which classes, and how many of each."),
+    "words_known": ("Vocabulary known", "100 %: every word, and no other."),
+}
+"""By name: what it is about in everyday words, and how to read a value. The steps between nothing and all are
+rules of thumb for a reader; no verdict rests on them."""
 ENTRIES: dict[str, Entry] = {}
 
 
 def _metric(name: str, where: str, title: str, unit: str, description: str, **facts: Any) -> None:
     """where: inside seepage.metrics. A higher value leaks more unless `facts` say otherwise."""
-    given = {"higher_leaks": True, **facts}
+    plain, scale = _PLAIN[name]
+    given = {"higher_leaks": True, "plain": plain, "scale": scale, **facts}
     METRICS[name] = MetricFacts(name=name, title=title, unit=unit, description=description, **given)
     ENTRIES[name] = Entry(
         where=f"seepage.metrics.{where}",

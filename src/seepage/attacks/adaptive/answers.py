@@ -50,6 +50,7 @@ ANSWERS: dict[str, Answer] = {
     "central_dp": Answer(restore=undo_clipping),
     "gaussian_noise": Answer(restore=remove_noise),
     "dp_sgd": Answer(restore=remove_noise),
+    "user_dp": Answer(restore=remove_noise),
     "pruning": Answer(restore=fill_pruned, distance=where_sent),
     "quantisation": Answer(restore=undo_rounding),
     "sign": Answer(restore=values_of_signs, distance=by_sign),

@@ -30,6 +30,8 @@ class _Embeddings:
     positions: str | None
     tied: bool
     """The head has the same weight, so that all of its rows move."""
+    begin: int = 0
+    """The row of the first place: RoBERTa counts from 2."""
 
 
 class EmbeddingRows(PerUpdateAttack):
@@ -54,7 +56,7 @@ class EmbeddingRows(PerUpdateAttack):
         found = embeddings_of(model, known.input)
         rows = tensors[found.tokens].detach()
         most = (exchange.update.num_examples or 1) * known.input.shape[0]
-        moved = _moved(rows, tied=found.tied, most=most)[: known.input.vocabulary]
+        moved = moved_rows(rows, tied=found.tied, most=most)[: known.input.vocabulary]
         ids = moved.nonzero().squeeze(1)
         targets = _targets(model, exchange, known) & ~moved
         more = targets.nonzero().squeeze(1)
@@ -79,26 +81,27 @@ def embeddings_of(model: nn.Module, spec: InputSpec) -> _Embeddings:
     """By running the model: which embedding is given the tokens, and which one is given 0, 1, 2, ..."""
     name = embedding_name(model, spec)
     names = {id(parameter): key for key, parameter in model.named_parameters()}
-    counted: list[str] = []
+    counted: list[tuple[str, int]] = []
 
     def seen(key: str, _module: nn.Module, args: tuple[Tensor, ...]) -> None:
         steps = args[0].diff(dim=-1) if args and not args[0].is_floating_point() else torch.zeros(1)
         if key != name and args[0].shape[-1] == spec.shape[0] and bool((steps == 1).all()):
-            counted.append(key)
+            counted.append((key, int(args[0].reshape(-1)[0])))
 
     with torch.no_grad(), hooked(modules_of(model, nn.Embedding), before=seen):
         # one token everywhere, and not an early one, which may mean padding and get no place
         run_model(model, torch.full_like(dummy_inputs(spec, 1, like=model), (spec.vocabulary or 1) - 1))
     weight = model.get_submodule(name).get_parameter("weight")
-    places = None if not counted else model.get_submodule(counted[0]).get_parameter("weight")
+    places = None if not counted else model.get_submodule(counted[0][0]).get_parameter("weight")
     uses = sum(
         p is weight for module in model.modules() for p in module._parameters.values() if p is not None
     )
     positions = None if places is None or not places.requires_grad else names[id(places)]
-    return _Embeddings(names[id(weight)], positions, tied=uses > 1)
+    begin = counted[0][1] if counted else 0
+    return _Embeddings(names[id(weight)], positions, tied=uses > 1, begin=begin)
 
 
-def _moved(rows: Tensor, *, tied: bool, most: int) -> Tensor:
+def moved_rows(rows: Tensor, *, tied: bool, most: int) -> Tensor:
     """(vocabulary,) bool: the rows of the batch's tokens; `most`: how many they can be."""
     norms = rows.double().norm(dim=1)
     moved: Tensor = norms > 0
@@ -128,7 +131,7 @@ def _targets(model: nn.Module, exchange: Exchange, known: Knowledge) -> Tensor:
         return tokens
     most = (exchange.update.num_examples or 1) * known.input.shape[0]
     try:
-        return _moved(sent.detach(), tied=True, most=most)[: len(tokens)]
+        return moved_rows(sent.detach(), tied=True, most=most)[: len(tokens)]
     except NotApplicable:
         return tokens
 

@@ -1,14 +1,15 @@
-"""DAGER, exact gradient inversion for text (Petrov et al. 2024): sentences of a decoder by linear algebra."""
+"""Sentences by linear algebra: DAGER (Petrov et al. 2024) for decoders, links by attention for encoders."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.proof import unexplained
+from seepage.attacks.text.encoder import read_encoder
 from seepage.attacks.text.ends import classes, last_tokens
 from seepage.attacks.text.growing import SAMPLE, Reader, grow, reader, tokens_at
 from seepage.attacks.text.span import Span
@@ -18,13 +19,12 @@ from seepage.core.types import (
     Batch,
     Exchange,
     Knowledge,
-    LocalTraining,
     Modality,
     Reconstruction,
     UpdateKind,
 )
-from seepage.models.blocks import blocks_of, reading_points
-from seepage.protocol import local_update, training_mode
+from seepage.models.blocks import attention_of, blocks_of, reading_points
+from seepage.protocol import training_mode
 from seepage.protocol.losses import NEXT_TOKEN
 
 
@@ -32,15 +32,12 @@ class ExactText(PerUpdateAttack):
     """Reads which tokens the first block saw, grows sentences that the second block saw, and proves them."""
 
     def check(self, model: nn.Module, known: Knowledge) -> None:
-        """A decoder of Hugging Face's, with two blocks."""
+        """A decoder of Hugging Face's, or an encoder of BERT's kin, with two blocks."""
         if known.input.modality is not Modality.TEXT or known.input.vocabulary is None:
             raise NotApplicable("this attack reads texts: use another one for pictures and tables.")
         blocks_of(model)
         if not is_causal(model):
-            raise NotApplicable(
-                "the model is an encoder, in which every token's features depend on all others, so that no "
-                "sentence can be grown token by token: 'embedding_rows' reads its tokens, 'tag' searches."
-            )
+            attention_of(model, 0)
 
     def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
         """Tokens, sentences, what gradients of blocks leave open, and the proof."""
@@ -51,14 +48,19 @@ class ExactText(PerUpdateAttack):
         vocabulary, length = int(known.input.vocabulary or 0), known.input.shape[0]
         sample = torch.randint(vocabulary, (min(SAMPLE, vocabulary),), generator=generator).to(device)
         first, second = (_reader(model, block, tensors, sample) for block in (0, 1))
-        found = grow(second, tokens_at(first, length, vocabulary))
-        ids = torch.full((len(found), length), PADDING, dtype=torch.long, device=device)
-        for row, tokens in zip(ids, sorted(found), strict=True):
-            row[: len(tokens)] = torch.tensor(tokens, device=device)
+        said: list[str] = []
+        if is_causal(model):
+            found = grow(second, tokens_at(first, length, vocabulary))
+            ids = torch.full((len(found), length), PADDING, dtype=torch.long, device=device)
+            for row, tokens in zip(ids, sorted(found), strict=True):
+                row[: len(tokens)] = torch.tensor(tokens, device=device)
+        else:
+            ids, said = read_encoder(first, second, tensors, known.input)
         rank = first.tests[0].span
         notes = [
             f"The first block's gradient has rank {rank.outside.shape[0] - rank.outside.shape[1]} of "
-            f"{rank.outside.shape[0]}; {len(found)} sentences lie in the second block's span."
+            f"{rank.outside.shape[0]}; {len(ids)} sentences lie in the second block's span.",
+            *said,
         ]
         return _settled(exchange, known, ids, notes) if len(ids) else _nothing(known, notes)
 
@@ -148,27 +150,11 @@ def _gradients(exchange: Exchange, known: Knowledge) -> Mapping[str, Tensor] | N
     return {name: -tensor / local.lr for name, tensor in update.tensors.items()}
 
 
-def unexplained(exchange: Exchange, known: Knowledge, batch: Batch) -> float | None:
-    """How much of the update is left when that of these examples is taken away; None where it is not known
-    how clients train."""
-    update = exchange.update
-    gradient = update.kind is UpdateKind.GRADIENT
-    if known.local is None and not gradient:
-        return None
-    local = replace(known.local or LocalTraining(), loss=known.loss)
-    if gradient:
-        local = replace(local, algorithm="fedsgd")
-    again = local_update(exchange.broadcast, batch, local).tensors
-    apart = sum(float((again[name] - sent).double().square().sum()) for name, sent in update.tensors.items())
-    whole = sum(float(sent.double().square().sum()) for sent in update.tensors.values())
-    return (apart / whole) ** 0.5 if whole else None
-
-
 def _nothing(known: Knowledge, notes: list[str]) -> Reconstruction:
     empty = torch.zeros(0, *known.input.shape, dtype=torch.long)
     return Reconstruction(values=empty, claimed=empty.new_zeros(0, dtype=torch.bool), notes=tuple(notes))
 
 
 def exact_text() -> ExactText:
-    """Passive: whole sentences of a decoder, exactly, from the span of two blocks' gradients (DAGER)."""
+    """Passive: whole sentences of a decoder (DAGER) or an encoder, exactly, from two blocks' gradients."""
     return ExactText()

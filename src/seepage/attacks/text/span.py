@@ -28,6 +28,19 @@ class Span:
     noise: float
     """How far rounding turns the span: its first singular value of noise over its last one of features, which
     bounds the sine of the angle (Wedin 1972)."""
+    turning: Tensor | None = None
+    """(features, rank): each direction of the span times how far rounding turns it by itself, the first
+    singular value of noise over its own. None: not known."""
+
+    def rounded(self, features: Tensor) -> Tensor:
+        """(n,) of (n, features): the share of each one's length that rounding may have put outside.
+
+        Weak directions turn most, and what has little in them is turned little: a bound for each by itself.
+        """
+        if self.turning is None:
+            return torch.full_like(features[..., 0], self.noise)
+        length = features.norm(dim=-1)
+        return torch.nan_to_num((features @ self.turning.to(features)).norm(dim=-1) / length)
 
     @property
     def full(self) -> bool:
@@ -58,7 +71,8 @@ class Span:
         rank = int(ratios.argmax()) + 1
         if float(ratios[rank - 1]) < LEAST_GAP:
             return cls(directions.new_zeros(size, 0).to(dtype), 0.0) if present == size else None
-        return cls(directions[rank:].T.contiguous().to(dtype), 1 / float(ratios[rank - 1]))
+        turning = directions[:rank].T / (values[:rank] * float(ratios[rank - 1]) / values[rank - 1])
+        return cls(directions[rank:].T.contiguous().to(dtype), 1 / float(ratios[rank - 1]), turning.to(dtype))
 
     def residual(self, features: Tensor, *, first: int | None = None) -> Tensor:
         """(n,) of (n, features): the share of each one's length that lies outside.
@@ -97,7 +111,9 @@ class Threshold:
             share = self.span.residual(features, first=FIRST_LOOK) * self._share
             kept = share <= self.tolerance
         where = kept.nonzero().squeeze(1)
-        kept[where] = self.span.residual(features[where]) <= self.tolerance
+        some = features[where]
+        own = self.span.rounded(some) + REPEATED * torch.finfo(features.dtype).eps
+        kept[where] = self.span.residual(some) <= own.clamp_max(self.tolerance)
         return kept
 
     @property

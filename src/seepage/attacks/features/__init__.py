@@ -1,0 +1,1 @@
+"""From features that were read exactly to the pictures behind them."""

@@ -1,0 +1,1 @@
+"""Tables: whole rows read from the span of a gradient."""
