@@ -31,7 +31,8 @@ from seepage.core.types import (
 )
 from seepage.engine import pairing
 from seepage.engine.pairing import _free_or_assigned, pair
-from seepage.engine.scoring import Scored, read_text, score
+from seepage.engine.rating import read_text
+from seepage.engine.scoring import Scored, score
 from seepage.engine.views import Views
 from seepage.metrics.assignment import best_pairs
 from seepage.protocol import THREATS, Played, play

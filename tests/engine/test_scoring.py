@@ -22,7 +22,7 @@ from seepage.core.types import (
     Update,
     UpdateKind,
 )
-from seepage.engine import scoring
+from seepage.engine import rating, scoring
 from seepage.engine.scoring import Beside, Scored, _by_example, score
 from seepage.protocol import THREATS, Played, play
 
@@ -153,8 +153,8 @@ def test_attacks_on_the_same_exchanges_share_the_guess_and_the_traits(
     settings = {"guesses": GUESS, "public": PUBLIC, "honest": model, "tolerance": 1e-3}
     results = [features, rows, GUESS, features]
     alone = [score(result, seen, SPEC, **settings) for result in results]
-    paired, looked = Mock(wraps=scoring.pair), Mock(wraps=scoring.example_traits)
-    monkeypatch.setattr(scoring, "pair", paired)
+    paired, looked = Mock(wraps=rating.pair), Mock(wraps=scoring.example_traits)
+    monkeypatch.setattr(rating, "pair", paired)
     monkeypatch.setattr(scoring, "example_traits", looked)
     beside = Beside()
     together = [score(result, seen, SPEC, beside=beside, **settings) for result in results]
@@ -244,9 +244,7 @@ def test_a_candidate_is_given_to_the_row_that_is_nearest_in_units_of_each_column
 
 
 def test_columns_of_different_lengths_are_no_records() -> None:
-    assert _by_example({"psnr": torch.tensor([10.0, 20.0]), "exact": torch.tensor([0.0, 1.0])}) == [
-        {"psnr": 10.0, "exact": 0.0},
-        {"psnr": 20.0, "exact": 1.0},
-    ]
+    whole = _by_example({"psnr": torch.tensor([10.0, 20.0]), "exact": torch.tensor([0.0, 1.0])})
+    assert list(whole) == [{"psnr": 10.0, "exact": 0.0}, {"psnr": 20.0, "exact": 1.0}]
     with pytest.raises(ValueError, match="shorter"):
-        _by_example({"psnr": torch.zeros(2), "exact": torch.zeros(1)})
+        list(_by_example({"psnr": torch.zeros(2), "exact": torch.zeros(1)}))

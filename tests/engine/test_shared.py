@@ -48,11 +48,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, counting)
 
-    from seepage.engine import scoring, source
+    from seepage.engine import rating, scoring, source
 
     count(source.Simulation, "play", "rounds")
     count(PriorOnly, "guess", "guesses")
-    count(scoring, "score_examples", "scored")
+    count(rating, "score_examples", "scored")
     count(scoring, "example_traits", "traits")
     count(Prepared, "model", "models")
     return calls

@@ -19,8 +19,9 @@ from seepage.engine.measures import wrappers
 from seepage.engine.prepare import Prepared
 from seepage.engine.probes import Seen, run_probes
 from seepage.engine.promise import defense_records
+from seepage.engine.rating import Rated
 from seepage.engine.recording import Recording
-from seepage.engine.scoring import Rated, Scored, score
+from seepage.engine.scoring import Scored, score
 from seepage.engine.shared import Shared
 from seepage.engine.source import handed_out
 from seepage.engine.unscored import Unscored, unscored
@@ -158,7 +159,7 @@ def _knowledge_in_words(prepared: Prepared, ref: AttackRef, known: Knowledge) ->
 
 def _promises(prepared: Prepared, rounds: int) -> tuple[str, ...]:
     """A server that asks again and again spends more of the budget than the protocol's rounds."""
-    records = defense_records(prepared.spec, prepared.local, rounds=rounds)
+    records = defense_records(prepared.spec, prepared.local, rounds=rounds, planned=prepared.planned)
     return tuple(f"{one.title} after what this attack saw: {one.promise}." for one in records if one.promise)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -10,39 +12,45 @@ from seepage.metrics import ExactRule
 from seepage.record import ColumnRecord
 
 
-def column_records(
-    rebuilt: Tensor, guess: Tensor, truth: Tensor, *, spec: InputSpec, rule: ExactRule, public: Batch | None
-) -> tuple[ColumnRecord, ...]:
-    """One record a column, in the table's order; the columns of a category count as one.
+def right_values(rows: Tensor, truth: Tensor, spec: InputSpec, rule: ExactRule) -> Tensor:
+    """(columns,): in how many of the raw rows (n, d) each column's value is right; a category's columns count
+    as one."""
+    right = rule.values(rows, truth)
+    return torch.stack([right[:, columns].all(1).sum() for columns in _groups(spec)])
 
-    `rebuilt` and `guess` (n, d) are raw rows matched with `truth`; rows of NaN were not recovered. The guess
-    may name the most common public value of a column in place of what its row says: without it, a column that
-    is 0 nearly everywhere would seem to leak.
+
+def column_records(
+    right: Sequence[int],
+    guessed: Sequence[int],
+    truth: Tensor,
+    *,
+    spec: InputSpec,
+    rule: ExactRule,
+    public: Batch | None,
+) -> tuple[ColumnRecord, ...]:
+    """One record a column, in the table's order.
+
+    right, guessed: the `right_values` of what was recovered, and of the best guess. The guess may name the
+    most common public value of a column in place of what its row says: without it, a column that is 0 nearly
+    everywhere would seem to leak.
     """
-    recovered = ~rebuilt.isnan().any(1)
-    right = torch.zeros_like(truth, dtype=torch.bool)
-    right[recovered] = rule.values(rebuilt[recovered], truth[recovered])
     groups = _groups(spec)
-    guesses = [rule.values(guess, truth)]
+    common = [0] * len(groups)
     if public is not None and len(public):
         typical = _most_common(spec.to_raw(public.inputs).cpu(), groups, spec).to(truth)
-        guesses.append(rule.values(typical.expand_as(truth), truth))
+        common = right_values(typical.expand_as(truth), truth, spec, rule).tolist()
     return tuple(
         ColumnRecord.model_validate(
             {
                 "name": _name(spec, columns),
                 "kind": spec.kinds[columns[0]].value,
-                "right": _count(right, columns),
-                "guessed": max(_count(one, columns) for one in guesses),
+                "right": own,
+                "guessed": max(guess, usual),
                 "examples": len(truth),
             }
         )
-        for columns in groups
+        for columns, own, guess, usual in zip(groups, right, guessed, common, strict=True)
     )
-
-
-def _count(right: Tensor, columns: list[int]) -> int:
-    return int(right[:, columns].all(1).sum())
 
 
 def _groups(spec: InputSpec) -> list[list[int]]:

@@ -129,17 +129,21 @@ class _Problem:
     examples: Tensor
     errors: Errors
     exact: Mask
-    allowed: Mask
+    allowed: Mask | None = None
 
     @staticmethod
     def of(part: Mapping[int, Tensor], candidates: Tensor, views: Views) -> _Problem:
         behind = views.played.behind
         rows = torch.cat(list(part.values()))
+        if len(part) == 1:
+            (exchange,) = part
+            return _Problem(
+                rows, behind[exchange], *_compared(candidates[rows], exchange, views, behind[exchange])
+            )
         examples = torch.cat([behind[i] for i in part]).unique()
         shape = (len(rows), len(examples))
-        problem = _Problem(
-            rows, examples, np.zeros(shape), np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
-        )
+        allowed = np.zeros(shape, np.bool_)
+        problem = _Problem(rows, examples, np.zeros(shape), np.zeros(shape, np.bool_), allowed)
         start = 0
         for exchange, mine in part.items():
             columns = torch.searchsorted(examples, behind[exchange]).numpy()
@@ -147,19 +151,21 @@ class _Problem:
             problem.errors[block], problem.exact[block] = _compared(
                 candidates[mine], exchange, views, behind[exchange]
             )
-            problem.allowed[block] = True
+            allowed[block] = True
             start += len(mine)
         return problem
 
 
 def _compared(candidates: Tensor, exchange: int, views: Views, rows: Tensor) -> tuple[Errors, Mask]:
     """(k, n) errors, in units of the rule of exactness, and exactness, for n rows that an exchange shows."""
-    view = views.of(exchange)
-    parts = [_compared_with(candidates, view.at(some), view.rule) for some in rows.split(_rows(candidates))]
-    if len(parts) == 1:
-        return parts[0]
-    errors, exact = zip(*parts, strict=True)
-    return np.concatenate(errors, axis=1), np.concatenate(exact, axis=1)
+    view, shape = views.of(exchange), (len(candidates), len(rows))
+    errors, exact = np.empty(shape), np.empty(shape, np.bool_)
+    start = 0
+    for some in rows.split(_rows(candidates)):
+        mine = slice(start, start + len(some))
+        errors[:, mine], exact[:, mine] = _compared_with(candidates, view.at(some), view.rule)
+        start += len(some)
+    return errors, exact
 
 
 def _rows(candidates: Tensor) -> int:
@@ -238,15 +244,30 @@ def _free_or_assigned(errors: Errors, exact: Mask, unlimited: int) -> tuple[Inde
     others, same = errors[unlimited:], exact[unlimited:]
     number = len(others)
     gains = (same & ~known) | ((others < own) & (same | ~known))
+    wanted = _worth_taking(others, own, gains, same & ~known)
+    others, own, gains, wins = others[:, wanted], own[wanted], gains[:, wanted], (same & ~known)[:, wanted]
     top = float(own.max(initial=0.0))
-    costs = np.full((number, n + number), top)
-    costs[:, :n] = np.minimum(others, 2 * top + 1) - own + top
+    costs = np.full((number, len(wanted) + number), top)
+    costs[:, : len(wanted)] = np.minimum(others, 2 * top + 1) - own + top
     allowed = np.concatenate([gains, np.eye(number, dtype=np.bool_)], axis=1)
-    wins = np.concatenate([same & ~known, np.zeros((number, number), np.bool_)], axis=1)
+    wins = np.concatenate([wins, np.zeros((number, number), np.bool_)], axis=1)
     rows, columns = best_pairs(costs, exact=wins, allowed=allowed)
-    real = columns < n
-    chosen[columns[real]] = rows[real] + unlimited
+    real = columns < len(wanted)
+    chosen[wanted[columns[real]]] = rows[real] + unlimited
     return chosen.astype(np.int64), np.arange(n)
+
+
+def _worth_taking(others: Errors, own: Errors, gains: Mask, wins: Mask) -> Index:
+    """The columns that some best assignment keeps to: of every row as many as there are rows, the exact ones
+    first, then those where it gains most. One of these is always free for it."""
+    number = len(others)
+    columns = []
+    for row, better in enumerate(gains):
+        mine = np.flatnonzero(better)
+        if len(mine) > number:
+            mine = mine[np.lexsort((others[row, mine] - own[mine], ~wins[row, mine]))[:number]]
+        columns.append(mine)
+    return np.unique(np.concatenate([*columns, np.zeros(0, np.int64)]))
 
 
 def _most_pairs(same: Mask) -> int:

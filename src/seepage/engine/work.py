@@ -94,9 +94,11 @@ def _result(prepared: Prepared, cell: Cell, scored: Scored | Unscored | None) ->
     if isinstance(scored, Unscored):
         return Result(cell=cell, arrays={"claims": scored.values.numpy()} if scored.distinct else {})
     arrays = {"truth": scored.truth.numpy(), "reconstruction": scored.matched.numpy()}
+    if len(scored.rows) < len(cell.examples):
+        arrays["rows"] = scored.rows.numpy()
     spec, picture = prepared.dataset.spec, None
     if cell.space == INPUT_SPACE and spec.modality is Modality.IMAGE:
-        recovered = [example.recovered for example in cell.examples]
+        recovered = [cell.examples[row].recovered for row in scored.rows.tolist()]
         picture = picture_grid(arrays["truth"], arrays["reconstruction"], recovered, spec.value_range)
     return Result(cell=cell, arrays=arrays, picture=picture)
 

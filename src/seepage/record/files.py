@@ -68,6 +68,8 @@ _CELL = r".+-seed-?\d+"
 
 def remove_run(folder: Path) -> None:
     """Remove the cells, pictures and report of a run; its header last, so that it can be done again."""
+    if (folder / "advice" / "log.json").is_file():
+        remove_run(folder / "advice")  # what was measured about changes of an audited deployment
     for inside, names in (
         (folder / "cells", rf"{_CELL}(\.partial\d*|\.traceback)?\.(json|safetensors|txt)"),
         (folder / "pictures", rf"{_CELL}(\.live)?\.png"),
