@@ -98,7 +98,8 @@ def _table9(table):
 
 def _section84(table):
     group = _first_group(table, DIGITS)
-    group["rows"] = [row for row in group["rows"] if "traps made for" not in row["label"]]  # a later addition
+    later = ("traps made for", "users of Flower")
+    group["rows"] = [row for row in group["rows"] if not any(words in row["label"] for words in later)]
     table |= {"protocol": {"batch_size": 12}, "model": FCNN}
 
 

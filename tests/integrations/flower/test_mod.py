@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -111,3 +112,10 @@ def test_the_gatekeeper_withholds_what_leaks_and_lets_pass_what_may() -> None:
     passed, noisy = answer(threshold=1.0), answer(action="noise")
     weights = [m.content["arrays"].to_torch_state_dict()["0.weight"] for m in (passed, noisy)]
     assert not torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], net[0].weight)
+
+
+def test_an_app_with_a_recorder_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    """Flower's Ray backend pickles the ClientApp as Ray does, by cloudpickle."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    mod = cloudpickle.loads(cloudpickle.dumps(record(tmp_path / "recorded")))
+    assert callable(mod)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from flwr.common.config import fuse_dicts, get_project_config
 from flwr.serverapp import ServerApp
 
@@ -84,16 +85,14 @@ def record_app(
     loaded = FlowerApp.load(app)
     settings = {**loaded.config, **(config or {})}
     known = {"source": f"Flower app {loaded.name}"[:200], **known}
-    watched = _Watched(loaded.client, place, kind, rounds, clients, known)
-    failures = (
-        _run_here(loaded, watched, nodes, settings)
-        if backend == "here"
-        else _run_ray(loaded, watched, nodes, settings)
-    )
+    recorder = record(place, kind=kind, rounds=rounds, **known)
+    watched = _Watched(loaded.client, recorder, clients, settings)
+    failures = simulate(loaded.server, watched, nodes=nodes, backend=backend, settings=settings)
     try:
         return RecordedFolder.open(place)
     except SeepageError:
         why = f" The first failure of a client: {failures[0]}" if failures else ""
+        why = " Flower's log names the failures of its clients." if backend == "ray" else why
         raise SpecError(
             f"no client of '{app}' sent an update in these rounds: check rounds, clients and nodes.{why}"
         ) from None
@@ -103,57 +102,54 @@ class _Watched(ClientApp):
     """The app's own ClientApp with a recorder around everything, its own mods too."""
 
     def __init__(
-        self,
-        app: ClientApp,
-        folder: Path,
-        kind: ExchangeKind,
-        rounds: Collection[int] | None,
-        clients: Collection[int] | None,
-        known: Mapping[str, Any],
+        self, app: ClientApp, recorder: Mod, clients: Collection[int] | None, settings: Mapping[str, Any]
     ) -> None:
         super().__init__()
-        self._app, self._clients = app, clients
-        self._settings = {"folder": folder, "kind": kind, "rounds": rounds, **known}
-        self._mod: Any = None
+        self._app, self._recorder, self._clients, self._settings = app, recorder, clients, dict(settings)
 
     def __call__(self, message: Message, context: Context) -> Message:
+        context.run_config = dict(self._settings)  # Flower's simulation of objects tells its clients none
         if self._clients is not None and client_of(context) not in self._clients:
             return self._app(message, context)
-        if self._mod is None:
-            self._mod = record(**self._settings)
-        reply: Message = self._mod(message, context, self._app)
-        return reply
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A recorder holds a lock, and every process makes its own."""
-        return {**self.__dict__, "_mod": None}
+        return self._recorder(message, context, self._app)
 
 
-def _run_here(app: FlowerApp, client: ClientApp, nodes: int, settings: Mapping[str, Any]) -> list[str]:
+def simulate(
+    server: ServerApp,
+    client: ClientApp,
+    *,
+    nodes: int,
+    backend: Backend = "here",
+    settings: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Run both parts of an app; what its clients raised, as far as the backend tells."""
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(settings or {})
+    )
+    if backend == "ray":
+        return _run_ray(server, client, nodes, context)
     grid = InProcessGrid(client, nodes=nodes, run_config=settings)
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(settings))
     with task():
         try:
-            app.server(grid, context)
+            server(grid, context)
         except Exception as error:
             why = grid.failures[0] if grid.failures else in_words(error)
             raise SpecError(f"the app did not finish: {why}") from error
     return grid.failures
 
 
-def _run_ray(app: FlowerApp, client: ClientApp, nodes: int, settings: Mapping[str, Any]) -> list[str]:
+def _run_ray(server: ServerApp, client: ClientApp, nodes: int, context: Context) -> list[str]:
     try:
         import ray  # noqa: F401
         from flwr.simulation.run_simulation import _run_simulation
         from flwr.supercore.telemetry import EventType
     except ImportError:
         raise SpecError("Flower's Ray backend needs Ray: run pip install 'seepage[flower,ray]'.") from None
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(settings))
     _run_simulation(
         num_supernodes=nodes,
         exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
         client_app=client,
-        server_app=app.server,
+        server_app=server,
         server_app_context=context,
         backend_name="ray",
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
