@@ -163,7 +163,8 @@ def test_csv_with_categories_as_labels(tmp_path: Path) -> None:
     assert data.spec.class_names == ("no", "yes")
     assert data.spec.column_names == ("age", "height")
     assert data.spec.value_range is None
-    assert (data.name, data.source) == ("t", "t.csv")
+    assert (data.name, data.source) == ("t", "t.csv, whose column 'label' was taken for the label")
+    assert load_data(table(tmp_path, CSV), label="label").source == "t.csv"
 
 
 def test_csv_label_column_is_named_known_or_last(tmp_path: Path) -> None:

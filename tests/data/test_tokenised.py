@@ -12,7 +12,7 @@ import torch
 from seepage.core.errors import DataError, SpecError
 from seepage.core.types import PADDING, InputSpec, Modality
 from seepage.data import load_data
-from seepage.engine.scoring import read_text
+from seepage.engine.rating import read_text
 from seepage.metrics.text import token_accuracy
 
 TEXTS = ["A good film.", "bad", "a good, good evening"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from seepage.core.errors import DataError, SpecError
 from seepage.core.types import Modality
 from seepage.core.user_code import reason
 from seepage.data.arrays import from_arrays
+from seepage.data.cells import check_written, is_number, number, reader, whole
 from seepage.data.dataset import Dataset
 from seepage.data.tokenised import from_texts
 
@@ -44,8 +44,9 @@ def csv_file(
     With `text` or modality "text" it is a list of texts, in that column; the label may then be missing, and
     other columns are left out. tokenizer, length: see `tokenised.from_texts`.
 
-    A column without any number holds categories, and so do those that `categorical` names: each becomes one
-    column for every category, in one-hot code. Columns are raw, so a model is fed them standardised.
+    Numbers may have their thousands marked off (1,234), days are written 2024-12-31. A column without any
+    number holds categories, and so do those that `categorical` names: each becomes one column for every
+    category, in one-hot code. Columns are raw, so a model is fed them standardised.
     """
     if modality is Modality.IMAGE:
         raise SpecError(f"{path.name} is a table; leave out modality='{modality}', or give pictures as .npz.")
@@ -59,14 +60,19 @@ def csv_file(
         raise DataError(f"{path.name} has no column besides the label; add at least one feature column.")
     _check_categorical(categorical, [header[i] for i in features], path.name)
     labels, names = class_indices([cells[column] for _, cells in rows], column=header[column])
-    texts = [header[i] for i in features if not any(_is_number(cells[i]) for _, cells in rows)]
+    for i in features:
+        if header[i] not in categorical:
+            check_written([cells[i] for _, cells in rows], header[i], path.name)
+    texts = [header[i] for i in features if reader([cells[i] for _, cells in rows]) is None]
     _check_texts(texts, categorical, header, rows, path.name)
     columns, groups = _encoded(header, rows, features, {*texts, *categorical}, path.name)
     dataset = from_arrays(
         np.asarray([column for _, column in columns], dtype=np.float64).T,
         labels,
         name=path.stem,
-        source=path.name,
+        source=path.name
+        if label
+        else f"{path.name}, whose column '{header[column]}' was taken for the label",
         modality=Modality.TABULAR,
         class_names=names,
         column_names=[name for name, _ in columns],
@@ -146,7 +152,7 @@ def read_table(path: Path, *, delimiter: str = ",") -> tuple[list[str], list[Row
     if not lines:
         raise DataError(f"{path.name} is empty; give a header line and at least one row.")
     header, rows = lines[0][1], lines[1:]
-    if all(_is_number(cell) for cell in header):
+    if all(is_number(cell) for cell in header):
         raise DataError(f"{path.name} begins with numbers; put the column names on its first line.")
     other = next((mark for mark in ";\t|" if mark in header[0] and delimiter not in header[0]), None)
     if len(header) == 1 and other is not None:
@@ -176,11 +182,11 @@ def class_indices(cells: Sequence[str], *, column: str) -> tuple[list[int], tupl
     """
     if any(cell == "" for cell in cells):
         raise DataError(f"the label column '{column}' has empty cells; fill them in or leave those rows out.")
-    if not all(_is_number(cell) for cell in cells):
+    if not all(is_number(cell) for cell in cells):
         names = tuple(sorted(set(cells)))
         index = {name: i for i, name in enumerate(names)}
         return [index[cell] for cell in cells], names
-    numbers = [float(cell) for cell in cells]
+    numbers = [number(cell) for cell in cells]
     broken = next((n for n in numbers if not n.is_integer()), None)
     if broken is not None:
         raise DataError(
@@ -233,7 +239,9 @@ def _encoded(
     groups: list[tuple[int, ...]] = []
     for i in features:
         if header[i] not in categorical:
-            columns.append((header[i], [_number(cells[i], header[i], line, name) for line, cells in rows]))
+            read = reader([cells[i] for _, cells in rows])
+            assert read is not None  # a column of texts alone is categorical
+            columns.append((header[i], [read(cells[i], header[i], line, name) for line, cells in rows]))
             _check_digits([cells[i] for _, cells in rows], header[i], name)
             continue
         values = sorted({cells[i] for _, cells in rows})
@@ -248,8 +256,8 @@ def _check_digits(cells: Sequence[str], column: str, name: str) -> None:
 
     An example would be called exact with another one's number.
     """
-    whole = {int(cell) for cell in cells if cell.removeprefix("-").isdecimal()}
-    if len({float(np.float32(number)) for number in whole}) < len(whole):
+    different = {found for cell in cells if (found := whole(cell)) is not None}
+    if len({float(np.float32(found)) for found in different}) < len(different):
         raise DataError(
             f"{name}, column '{column}' holds whole numbers that differ beyond the digits of a model's input "
             "(32 bits, 7 digits); leave identifiers out, or divide the column into parts."
@@ -266,22 +274,3 @@ def _check_category(values: Sequence[str], column: str, rows: int, name: str) ->
             f"{name}, column '{column}' holds {len(values)} categories in {rows} rows, which are more likely "
             "identifiers or numbers; leave it out of categorical, or bin its values."
         )
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _number(cell: str, column: str, line: int, name: str) -> float:
-    value = float(cell) if _is_number(cell) else math.nan
-    if not math.isfinite(value):
-        shown = f"'{cell}'" if cell else "an empty cell"
-        raise DataError(
-            f"{name}, line {line}, column '{column}': {shown} is not a finite number; "
-            "name a column of categories in categorical=, and fill in missing values."
-        )
-    return value
