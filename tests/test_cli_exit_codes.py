@@ -279,7 +279,7 @@ def test_a_fault_of_ours_is_one_sentence_and_a_file(
 
     monkeypatch.setattr("seepage.report.write_html", fault)
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    assert run("audit", spec(), "--out", "run") == 2
+    assert run("audit", spec(), "--out", "run", "--no-advice") == 2
     captured = capsys.readouterr()
     (file,) = folder.glob("seepage-error-*.txt")
     assert f"ZeroDivisionError: by zero. The traceback is in '{file}'" in said(captured)

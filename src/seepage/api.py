@@ -18,6 +18,7 @@ from seepage.engine.spec import NO_TRUTH, ProtocolSpec, parse_spec
 from seepage.engine.study import parse_study
 from seepage.record import AuditLog, RunHeader, RunLog, summarise
 from seepage.report import plan_text, print_summary, to_json, write_html
+from seepage.report.actions.measure import audit_and_advise
 from seepage.report.published import Table
 from seepage.report.study import StudyResult
 from seepage.tables.definition import find_table
@@ -68,6 +69,7 @@ def audit(
     jobs: int | None = None,
     scheduler: str | None = None,
     fresh: bool = False,
+    advice: bool = False,
     on_plan: OnPlan | None = None,
     on_cell: OnCell | None = None,
     **settings: Any,
@@ -86,6 +88,7 @@ def audit(
     out: the run's folder. What it holds of the same audit by the same code is not run again, unless `fresh`.
     engine: where cells run: "auto", "here", "pool", "ray", "dask", or any `concurrent.futures.Executor`.
     jobs: how many at the same time. scheduler: the address of a Dask scheduler.
+    advice: where a leak is shown, measure in a quarter of the budget what could be changed, for the report.
     on_plan: called before the attacks start, with the log's header; by default what will run, and for how
     long, is printed on stderr. on_cell: called with the next cell, how many are done and how many there are.
     settings: any key of an audit file, or of its [protocol] table: batch_size, clients, aggregation,
@@ -107,8 +110,9 @@ def audit(
         settings["recorded"] = recorded if isinstance(recorded, Mapping) else str(recorded)
     values, given = take(_values(model, data, data_options, settings))
     spec = parse_spec(values, source="seepage.audit()")
-    log = run_grid(
+    log = audit_and_advise(
         Grid.of_audit(spec, **_objects(model, data), given=given),
+        advice=advice,
         out=out,
         engine=engine,
         jobs=jobs,
@@ -118,7 +122,7 @@ def audit(
         on_cell=on_cell,
         on_note=_say,
     )
-    return _audited(log)
+    return AuditResult(log.folder, log.header, log.cells)
 
 
 def study(

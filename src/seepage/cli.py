@@ -75,6 +75,8 @@ def audit(
     fresh: Fresh = False,
     privacy_json: options.PrivacyJson = None,
     privacy_scope: options.PrivacyScope = None,
+    changed: options.With = None,
+    no_advice: options.NoAdvice = False,
     formats: options.Formats = None,
     as_json: Json = False,
 ) -> None:
@@ -88,13 +90,17 @@ def audit(
     reached. 2: could not run. 3: ran, but what fail_on asks for (without it: anything) was not measured.
     The same command resumes an interrupted run; what failed, or was computed by other code or other
     packages, is run again.
+
+    Where a leak is shown, changes of the deployment are measured in a quarter of the budget, and the report
+    says what to do (--no-advice skips it).
     """
     from seepage.data import check_name
     from seepage.engine.gate import rule
-    from seepage.engine.run import run_audit
-    from seepage.engine.site import with_site_filters
+    from seepage.engine.grid import Grid
+    from seepage.engine.site import with_changes, with_site_filters
     from seepage.engine.spec import NO_TRUTH, parse_spec, read_spec
     from seepage.report import to_json, write_html
+    from seepage.report.actions.measure import audit_and_advise
     from seepage.report.evidence import check_formats, write_formats
     from seepage.starter import DEMO
 
@@ -114,11 +120,14 @@ def audit(
         wanted = parse_spec({**DEMO, **given}) if spec is None else read_spec(spec, **given)
     if privacy_json is not None:
         wanted = with_site_filters(wanted, privacy_json, scope=privacy_scope)
+    wanted = with_changes(wanted, options.changes(changed))
     if spec is not None and wanted.data.name != NO_TRUTH:
         check_name(wanted.data.name, spec.parent)
     where = options.where(out=out, engine=engine, jobs=jobs, scheduler=scheduler, fresh=fresh)
     with _progress() as shown:
-        log = run_audit(wanted, **where, **shown)
+        typed = {"seeds": seeds, "budget": budget, "device": device, "with": changed}
+        command = options.command("audit", spec, **typed)
+        log = audit_and_advise(Grid.of_audit(wanted), advice=not no_advice, command=command, **where, **shown)
     report = write_html(log)
     written = write_formats(log, formats or (), about="" if spec is None else spec.as_posix())
     ruling = rule(log, wanted.fail_on)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +41,18 @@ Seeds = Annotated[
     typer.Option(
         help="How many seeds (5 is 0 to 4) or which ones (0,1,7; one alone: 7,); replaces the file's."
     ),
+]
+With = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        help="Audit the deployment with this change: a defense with its settings, as in "
+        "secure_sum:clients=8; may be repeated, the outermost first.",
+    ),
+]
+NoAdvice = Annotated[
+    bool,
+    typer.Option("--no-advice", help="Do not measure what could be changed; attacks get the whole budget."),
 ]
 Out = Annotated[
     Path | None,
@@ -177,3 +191,41 @@ def _read(option: str, reader: Callable[[str], Any], text: str) -> Any:
         return reader(text)
     except ValueError as error:
         raise SpecError(f"{option}: {error}.") from None
+
+
+def changes(texts: list[str] | None) -> list[dict[str, Any]]:
+    """Defenses as `--with` names them.
+
+    >>> changes(["dp_sgd:clip=1.0,sigma=2", "hide_bias"])
+    [{'name': 'dp_sgd', 'clip': 1.0, 'sigma': 2}, {'name': 'hide_bias'}]
+    """
+    found = []
+    for text in texts or ():
+        # "package.module:thing" has a colon of its own, and no equals sign before the next one
+        name, colon, settings = text.rpartition(":") if "=" in text.rpartition(":")[2] else (text, "", "")
+        pairs = [part.partition("=") for part in settings.split(",")] if colon else []
+        if not name or any(not key.strip() or not value.strip() for key, _, value in pairs):
+            raise SpecError(f"--with: '{text}' is no change: write name:setting=value,setting=value.")
+        found.append({"name": name, **{key.strip(): _value(value.strip()) for key, _, value in pairs}})
+    return found
+
+
+def _value(text: str) -> Any:
+    """A number, a switch or a list as TOML has it; any other text is itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def command(name: str, spec: Path | None, **given: Any) -> str:
+    """The command line that was typed, as far as it says what is audited.
+
+    >>> command("audit", Path("my audit.toml"), seeds="5", budget=None)
+    "seepage audit 'my audit.toml' --seeds 5"
+    """
+    words = ["seepage", name, *([] if spec is None else [str(spec)])]
+    for option, value in given.items():
+        for one in value if isinstance(value, list) else [] if value is None else [value]:
+            words += [f"--{option}", str(one)]
+    return shlex.join(words)

@@ -48,6 +48,10 @@ class MetricFacts:
     description: str
     higher_leaks: bool
     """More of the data came back where it is higher; otherwise where it is lower."""
+    plain: str = ""
+    """What it is about in everyday words; empty: the title says it."""
+    scale: str = ""
+    """How to read a value, from nothing leaked to everything."""
     unit: str = ""
     """One of `RANGES`, or any other word to be written behind a value."""
     limits: tuple[float, float] | None = None
@@ -98,6 +102,12 @@ class MetricFacts:
     def suffix(self) -> str:
         """The unit as it is written behind a value; empty where there is nothing to write."""
         return "" if self.unit in _UNSHOWN else self.unit
+
+    @property
+    def explanation(self) -> str:
+        """Everyday words first, then what it is and how to read it: for a reader who meets it here."""
+        named = f"{self.plain}: {self.description[:1].lower()}{self.description[1:]}" if self.plain else ""
+        return " ".join(said for said in (named or self.description, self.scale) if said)
 
     @property
     def heading(self) -> str:

@@ -17,7 +17,14 @@ from seepage.engine.shared import Shared
 from seepage.engine.spec import AUTO, DEFAULT_BUDGET, AttackSpec
 from seepage.record import ADAPTIVE, BASELINE, AttackRef, NotTried, RunFolder
 
-SEARCHES_IN_ORDER = ("tag", "inverting_gradients", "see_through_gradients", "idlg", "deep_leakage")
+SEARCHES_IN_ORDER = (
+    "tag",
+    "feature_inversion",
+    "inverting_gradients",
+    "see_through_gradients",
+    "idlg",
+    "deep_leakage",
+)
 """Which search gets its time first: the one made for the data. Others come after them."""
 READS_FIRST = ("exact_extraction",)
 """Attacks that search only for what reading leaves. They are chosen among the direct ones, and where they
@@ -31,8 +38,10 @@ _TRUST = 2.0
 """An estimate may be wrong by this factor: a search with less room than that gets a time limit."""
 
 
-def line_up(prepared: Prepared, folder: RunFolder, run_cell: RunCell) -> Prepared:
+def line_up(prepared: Prepared, folder: RunFolder, run_cell: RunCell, *, reserved: float = 0.0) -> Prepared:
     """The audit with its attacks settled, and with the reason for every one that is left out.
+
+    reserved: the share of the budget that is not theirs.
 
     A run that was begun keeps the attacks in its log: timing them again could lead to others.
     """
@@ -45,7 +54,9 @@ def line_up(prepared: Prepared, folder: RunFolder, run_cell: RunCell) -> Prepare
                 begun.attacks, not_tried=begun.not_tried, expected_seconds=begun.expected_seconds
             )
     wanted = prepared.spec.attacks
-    return _chosen(prepared, run_cell) if wanted == AUTO else _named(prepared, wanted, run_cell)
+    if wanted == AUTO:
+        return _chosen(prepared, run_cell, reserved)
+    return _named(prepared, wanted, run_cell, reserved)
 
 
 @dataclass
@@ -66,13 +77,13 @@ class _Purse:
         self.promised += self.cells * seconds_of_a_cell
 
 
-def _chosen(prepared: Prepared, run_cell: RunCell) -> Prepared:
+def _chosen(prepared: Prepared, run_cell: RunCell, reserved: float) -> Prepared:
     """auto: direct attacks, the cheapest first; then searches, each with the time that is left."""
     names = [name for name in ATTACKS if name not in (BASELINE, ADAPTIVE)]
     shared = Shared(prepared, prepared.spec.seeds[0])
     left_out = {name: why for name in names if (why := why_not(shared, name)) is not None}
     fitting = [name for name in names if name not in left_out]
-    purse, rehearsal, around = _begin(prepared, run_cell, attacks=len(fitting))
+    purse, rehearsal, around = _begin(prepared, run_cell, len(fitting), reserved)
     forecasts: dict[str, Forecast] = {}
     for name in fitting:
         if not searches(name) and purse.left_for_a_cell <= around:
@@ -103,7 +114,7 @@ def _chosen(prepared: Prepared, run_cell: RunCell) -> Prepared:
     return _settled(prepared, list(chosen.values()), [left_out[name] for name in names if name in left_out])
 
 
-def _named(prepared: Prepared, wanted: Sequence[AttackSpec], run_cell: RunCell) -> Prepared:
+def _named(prepared: Prepared, wanted: Sequence[AttackSpec], run_cell: RunCell, reserved: float) -> Prepared:
     """All that the audit names; with a budget, searches share what the others leave."""
     listed = {ref.plain.name for ref in prepared.refs} | {ADAPTIVE}
     shared = Shared(prepared, prepared.spec.seeds[0])
@@ -112,7 +123,7 @@ def _named(prepared: Prepared, wanted: Sequence[AttackSpec], run_cell: RunCell) 
     readers = [a for a in wanted if a.name in READS_FIRST and "budget" not in a.options]
     if prepared.spec.budget is None or not (open_ended or readers):
         return prepared.with_attacks(prepared.refs, not_tried=not_tried)
-    purse, rehearsal, around = _begin(prepared, run_cell, attacks=len(wanted))
+    purse, rehearsal, around = _begin(prepared, run_cell, len(wanted), reserved)
     settled: dict[int, tuple[AttackSpec, float]] = {}
     for number, attack in enumerate(wanted):
         if attack not in open_ended:
@@ -133,10 +144,12 @@ def _named(prepared: Prepared, wanted: Sequence[AttackSpec], run_cell: RunCell) 
     return _settled(prepared, [settled[number] for number in range(len(wanted))], not_tried)
 
 
-def _begin(prepared: Prepared, run_cell: RunCell, *, attacks: int) -> tuple[_Purse, Rehearsal, float]:
+def _begin(
+    prepared: Prepared, run_cell: RunCell, attacks: int, reserved: float
+) -> tuple[_Purse, Rehearsal, float]:
     """The purse less the baseline, and the seconds that go into a cell besides the attack."""
     spec = prepared.spec
-    seconds = DEFAULT_BUDGET if spec.budget is None else spec.budget
+    seconds = (1 - reserved) * (DEFAULT_BUDGET if spec.budget is None else spec.budget)
     twins = len(planned_refs([AttackSpec(name="analytic_extraction")], spec)) > 2
     purse = _Purse(seconds, len(spec.seeds) * (2 if twins else 1), time.perf_counter())
     rehearsal = Rehearsal(prepared, run_cell, limit=_REHEARSED * seconds / max(1, attacks))

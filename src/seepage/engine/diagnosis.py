@@ -125,8 +125,9 @@ def _steps(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
     known = info.local
     if known.optimizer not in (None, "sgd"):
         yield (
-            f"The clients train with {known.optimizer}, which rescales every entry: attacks here read "
-            "changes of plain SGD, and of Adam the first step where rounding left more of it than signs."
+            f"The clients train with {known.optimizer}, which rescales every entry: reading attacks take "
+            "changes of plain SGD, and of Adam the first step where rounding left more of it than signs. "
+            "Searches play the steps of adam and adamw; one alone shows them little more than signs."
         )
     steps = known.steps
     if steps is None and known.epochs is not None and info.examples is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -26,6 +26,9 @@ class TrainingSpec(BaseModel):
     """Each client's; a round uses `batch_size` of them, taken in turn."""
     batch_size: Count | None = None
     """Of a table, where attacks look at fewer examples than anybody would train on; None: the protocol's."""
+    sampling: Literal["turns", "poisson"] = "turns"
+    """poisson: a round draws each of a client's examples with chance batch_size / examples, as the accounting
+    of sampled DP-SGD needs it."""
     test_examples: Count = 256
     """Held out: no client has them."""
     seeds: tuple[Seed, ...] | None = None

@@ -73,7 +73,7 @@ def _point_header(points: Points, number: int, created: str, revision: str | Non
                 minimum_honest=protocol.minimum_honest,
             ),
         ),
-        defenses=defense_records(spec, prepared.local),
+        defenses=defense_records(spec, prepared.local, planned=prepared.planned),
         input=_input_record(prepared),
         model_name=prepared.model_name,
         model_parameters=prepared.model_parameters,
@@ -97,8 +97,7 @@ def _promised(points: Points, number: int) -> DefenseRecord | None:
     if point.defense is None:
         return None
     trained = points.trained(number) if point.training is not None else points[number]
-    rounds = None if point.training is None else point.training.rounds
-    found = defense_records(trained.spec, trained.local, rounds=rounds)
+    found = defense_records(trained.spec, trained.local, planned=trained.planned, lived=trained.planned)
     if not found:
         return DefenseRecord(
             defense=point.defense, description="Updates are sent as they are.", guarantee="none"

@@ -11,6 +11,7 @@ from seepage.engine.grid import Grid, Point
 from seepage.engine.identity import CodeReader, digest
 from seepage.engine.origin import made_by, trained_by
 from seepage.engine.prepare import Prepared, prepare, prepare_again, read_data
+from seepage.engine.promise import schedule_of
 from seepage.engine.shared import LastShared
 from seepage.record import BASELINE, TRAINING, AttackRef
 
@@ -71,13 +72,20 @@ class Points:
             prepared = prepared.with_attacks(others)
         if point.training is None:
             return prepared
-        return replace(prepared, run_key=digest(prepared.run_key, point.training.model_dump_json()))
+        return replace(
+            prepared,
+            run_key=digest(prepared.run_key, point.training.model_dump_json()),
+            training_schedule=schedule_of(prepared.spec, point.training),
+        )
 
     def trained(self, number: int) -> Prepared:
-        """The same protocol with the training's clients, each with several batches that take turns."""
+        """The same protocol with the training's clients, each with several batches that take turns, or with
+        all of its examples where they are sampled."""
         wanted, audited = self.grid.points[number].training, self[number]
         assert wanted is not None
         batch = wanted.batch_size or audited.spec.protocol.batch_size
+        if wanted.sampling == "poisson":
+            batch = wanted.examples
         protocol = audited.spec.protocol.model_copy(
             update={
                 "clients": wanted.clients,
@@ -98,19 +106,26 @@ class Points:
 
     def check(self) -> None:
         """Everything a user could have known before: settings of every defense, enough data."""
-        for number, point in enumerate(self.grid.points):
-            if point.training is not None:
-                self._check_batches(number, point)
-            self[number].check()
-            if point.training is not None:
-                self._check_training(number, point)
+        for number in range(len(self.grid.points)):
+            self.check_point(number)
+
+    def check_point(self, number: int) -> None:
+        """The same for one point."""
+        point = self.grid.points[number]
+        if point.training is not None:
+            self._check_batches(number, point)
+        self[number].check()
+        if point.training is not None:
+            self._check_training(number, point)
 
     def _check_batches(self, number: int, point: Point) -> None:
         """What a measure makes of the protocol must fit the training, which has the same data for all."""
         training, protocol = point.training, self[number].spec.protocol
         assert training is not None
         batch = training.batch_size or protocol.batch_size
-        if training.examples % batch:
+        if training.sampling == "poisson":
+            self._check_sampling(point, batch)
+        elif training.examples % batch:
             raise SpecError(
                 f"{point.title}: a client's {training.examples} training examples do not divide into batches "
                 f"of {batch}: choose training.examples as a multiple of every batch size."
@@ -119,6 +134,20 @@ class Points:
             raise SpecError(
                 f"{point.title}: {protocol.clients} clients take part, but training.clients is "
                 f"{training.clients}, the same for every defense: raise it."
+            )
+
+    def _check_sampling(self, point: Point, batch: int) -> None:
+        training, protocol = point.training, point.spec.protocol
+        assert training is not None
+        if batch > training.examples:
+            raise SpecError(
+                f"{point.title}: a round cannot draw {batch} of a client's {training.examples} examples on "
+                "average: raise training.examples."
+            )
+        if protocol.algorithm != "fedsgd":
+            raise SpecError(
+                f"{point.title}: training.sampling = 'poisson' belongs to algorithm = 'fedsgd', a round "
+                "is one step."
             )
 
     def _check_training(self, number: int, point: Point) -> None:

@@ -19,6 +19,7 @@ from seepage.core.types import Batch, Defense, InputSpec, LocalTraining
 from seepage.core.user_code import current_folder_importable
 from seepage.data import Dataset, load_data, standardised
 from seepage.defenses import DefenseEntry, Deployment
+from seepage.defenses.entry import Schedule
 from seepage.engine.checks import check_fakes, check_order, check_view
 from seepage.engine.gate import check_modality
 from seepage.engine.given import refuse_examples
@@ -28,7 +29,7 @@ from seepage.engine.isolation.attack import planned_attack
 from seepage.engine.measures import hidden_by_measures, with_measures, wrappers
 from seepage.engine.origin import identity_of, run_key
 from seepage.engine.probes import check_probes
-from seepage.engine.promise import known_settings
+from seepage.engine.promise import known_settings, schedule_of
 from seepage.engine.recorded import Recorded
 from seepage.engine.recorded_data import recorded_data
 from seepage.engine.seeds import private_seed
@@ -84,6 +85,13 @@ class Prepared:
     not_tried: tuple[NotTried, ...] = ()
     expected_seconds: Mapping[str, float] = field(default_factory=dict)
     """By `AttackRef.key`, for one seed; where it was estimated."""
+    training_schedule: Schedule | None = None
+    """Of a point with a training: what its defenses promise, and are made for, is about that."""
+
+    @property
+    def planned(self) -> Schedule:
+        """What a target epsilon is for."""
+        return self.training_schedule or schedule_of(self.spec)
 
     def with_attacks(
         self,
@@ -131,6 +139,7 @@ class Prepared:
         protocol = self.spec.protocol
         deployment = Deployment(
             training=self.local,
+            schedule=self.planned,
             clients=protocol.clients,
             aggregation=protocol.aggregation,
             sees_each_update=sees_each_update(self.threat, protocol.aggregation),
@@ -159,14 +168,31 @@ class Prepared:
         """Each round's client batches, and the public examples, which no client holds."""
         held, public = self._split(seed)
         data = standardised(self.dataset, public)
-        rounds = [
-            [self.as_fed(data.batch(part)) for part in parts]
-            for parts in zip(*(index.split(self.spec.protocol.batch_size) for index in held), strict=True)
-        ]
+        # one tensor, which every client has a part of: ten thousand small ones would be its copy
+        drawn = self.as_fed(data.batch(torch.cat(held)))
+        sizes, size = [len(index) for index in held], self.spec.protocol.batch_size
+        mine = (
+            map(Batch, inputs.split(size), labels.split(size))
+            for inputs, labels in zip(drawn.inputs.split(sizes), drawn.labels.split(sizes), strict=True)
+        )
+        rounds = list(zip(*mine, strict=True))
         return (
             lambda number: rounds[number % len(rounds)],
             self.as_fed(data.batch(public)) if len(public) else None,
         )
+
+    def draw_sampled(self, seed: int, rate: float) -> tuple[Callable[[int], Sequence[Batch]], Batch | None]:
+        """`draw` for clients that draw each of their examples with chance `rate`, anew every round."""
+        held, public = self._split(seed)
+        data = standardised(self.dataset, public)
+        private = self.private_seed("sampling", seed)
+
+        def sample(number: int) -> list[Batch]:
+            generator = torch.Generator().manual_seed((private + number) % 2**63)
+            drawn = [index[torch.rand(len(index), generator=generator) < rate] for index in held]
+            return [self.as_fed(data.batch(index)) for index in drawn]
+
+        return sample, self.as_fed(data.batch(public)) if len(public) else None
 
     def public_count(self, seed: int) -> int:
         """How many examples are public under this seed."""
@@ -327,7 +353,7 @@ def _play(written: AuditSpec) -> _Play:
         threat=threat,
         refs=tuple(refs),
         attacks={ref.key: planned_attack(ref.name, ref.params) for ref in refs},
-        local=_local_training(spec.protocol),
+        local=local_training(spec.protocol),
     )
 
 
@@ -362,7 +388,8 @@ def _defense(wanted: DefenseSpec, entry: DefenseEntry, seed: int, deployment: De
     return defense
 
 
-def _local_training(protocol: ProtocolSpec) -> LocalTraining:
+def local_training(protocol: ProtocolSpec) -> LocalTraining:
+    """What a client of this protocol does."""
     return LocalTraining(
         algorithm=protocol.algorithm,
         batch_size=protocol.local_batch_size,

@@ -126,6 +126,10 @@ def local_training(info: ExchangeInfo) -> LocalTraining | None:
         optimizer=known.optimizer or "sgd",  # type: ignore[arg-type]
         momentum=known.momentum or 0.0,
         weight_decay=known.weight_decay or 0.0,
+        schedule=known.schedule or "constant",
+        accumulation=known.accumulation or 1,
+        clip_norm=known.clip_norm,
+        mixed_precision=bool(known.mixed_precision),
         **shared,  # type: ignore[arg-type]
     )
 

@@ -47,6 +47,7 @@ def run_grid(
     jobs: int | None = None,
     scheduler: str | None = None,
     fresh: bool = False,
+    reserved: float = 0.0,
     on_plan: OnPlan | None = None,
     on_cell: OnCell | None = None,
     on_step: OnStep | None = None,
@@ -60,6 +61,7 @@ def run_grid(
     any `concurrent.futures.Executor`. Each cell has one thread and is the same everywhere.
     jobs: cells at the same time. scheduler: the address of a Dask scheduler.
     fresh: start anew, whatever is in the folder.
+    reserved: the share of an audit's budget that its attacks leave to what comes after it.
     on_note: is told in one sentence which finished cells are run again, and why.
     """
     choose(engine, jobs=jobs, scheduler=scheduler)
@@ -70,7 +72,7 @@ def run_grid(
         folder = RunFolder(Path(out) if out is not None else default_folder(points))
         folder.claim(fresh=fresh)
         if grid.kind == "audit":
-            points.settle(0, line_up(points[0], folder, run_cell))
+            points.settle(0, line_up(points[0], folder, run_cell, reserved=reserved))
         header = folder.open(make_header(points))
         todo, note = unfinished(points, header, folder)
         longest = LONGEST if grid.budget is None else min(LONGEST, grid.budget / 10)

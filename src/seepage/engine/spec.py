@@ -96,6 +96,10 @@ class ProtocolSpec(_Strict):
 
     batch_size: Count = 8
     """Examples each client uses in a round."""
+    holds: Count | None = None
+    """Examples that each client holds, of which a round draws every one with chance batch_size / holds
+    (Poisson sampling), so that batch_size is the expected number: what is attacked is a sample of just that
+    size, and epsilon counts the chance. None: a client holds what its rounds use."""
     clients: Count = 1
     rounds: Count = 1
     """Honest rounds played, with training in between; a dishonest server plays as many as it needs."""
@@ -153,6 +157,20 @@ class ProtocolSpec(_Strict):
             raise ValueError(
                 "audited clients are a random sample of one round: later models come from all clients, and "
                 "attacked takes the longest updates; leave rounds and attacked out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _drawn_by_chance(self) -> Self:
+        if self.holds is None:
+            return self
+        if self.holds < self.batch_size:
+            raise ValueError(
+                f"holds is {self.holds}, but a round draws batch_size = {self.batch_size} of them on average"
+            )
+        if self.algorithm != "fedsgd":
+            raise ValueError(
+                "holds (Poisson sampling) belongs to algorithm = 'fedsgd', where a round is a step"
             )
         return self
 

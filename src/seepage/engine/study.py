@@ -51,7 +51,7 @@ class StudySpec(AuditSpec):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         each, batch = self.training.examples, self.protocol.batch_size
-        if each % batch:
+        if each % batch and self.training.sampling == "turns":
             raise ValueError(
                 f"training.examples ({each}) must be a multiple of protocol.batch_size ({batch}), "
                 "for a round uses one batch of them"

@@ -23,7 +23,7 @@ from seepage.core.types import (
     Reconstruction,
     Update,
 )
-from seepage.engine.scoring import Rated, rated
+from seepage.engine.rating import Rated, rated
 from seepage.engine.views import Views
 from seepage.gating.features import inputs_from
 from seepage.models.choice import unreadable

@@ -28,6 +28,8 @@ class ExampleMark:
     y: float
     width: float
     height: float
+    title: str
+    """What it stands for, shown where a pointer rests on it."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def draw(what: MetricFacts, values: Sequence[float], guesses: Sequence[float]) -
         if series:
             top = TOP + len(lanes) * (LANE + TOP)
             mean = float(np.mean(series))
-            marks = _marks([place(v) for v in series], top + LANE)
+            marks = _marks([(place(v), v) for v in series], top + LANE, what)
             lanes.append(Lane(label, css, top, top + LANE, place(mean), with_unit(what, mean), tuple(marks)))
     unit = f" in {what.suffix}" if what.suffix else ""
     spans = "; ".join(
@@ -150,26 +152,40 @@ def draw(what: MetricFacts, values: Sequence[float], guesses: Sequence[float]) -
     )
 
 
-def _marks(xs: Sequence[float], floor: float) -> list[ExampleMark]:
+def _marks(placed: Sequence[tuple[float, float]], floor: float, what: MetricFacts) -> list[ExampleMark]:
     """Stack by bin. A stack higher than the lane is pressed together, so that it always fits."""
     bin_width = (WIDTH - 2 * SIDE) / BINS
     bins: dict[int, list[float]] = {}
-    for x in sorted(xs):
-        bins.setdefault(min(BINS - 1, int((x - SIDE) / bin_width)), []).append(x)
+    for x, value in sorted(placed):
+        bins.setdefault(min(BINS - 1, int((x - SIDE) / bin_width)), []).append(value)
     tallest = max(len(b) for b in bins.values())
-    if len(xs) > DOTS_UP_TO:
+    if len(placed) > DOTS_UP_TO:
         unit = LANE / tallest
         return [
-            ExampleMark("bar", SIDE + i * bin_width, floor - len(b) * unit, bin_width - 1, len(b) * unit)
+            ExampleMark(
+                "bar",
+                SIDE + i * bin_width,
+                floor - len(b) * unit,
+                bin_width - 1,
+                len(b) * unit,
+                f"{len(b)} examples, {text(what, b[0])} to {with_unit(what, b[-1])}",
+            )
             for i, b in bins.items()
         ]
     radius = 4.2
     step = min(2 * radius + 0.6, (LANE - 2 * radius) / max(1, tallest - 1))
     middle = SIDE + bin_width / 2
     return [
-        ExampleMark("dot", middle + i * bin_width, floor - radius - 1 - k * step, radius, radius)
+        ExampleMark(
+            "dot",
+            middle + i * bin_width,
+            floor - radius - 1 - k * step,
+            radius,
+            radius,
+            with_unit(what, value),
+        )
         for i, b in bins.items()
-        for k in range(len(b))
+        for k, value in enumerate(b)
     ]
 
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 
-def render(template: str, *, spec: Mapping[str, Any], **values: Any) -> str:
-    """A page from one of our templates; `spec` is shown as JSON. Every text is escaped."""
+def render(template: str, *, spec: Mapping[str, Any], tile: str = "1", **values: Any) -> str:
+    """A page from one of our templates; `spec` is shown as JSON. Every text is escaped.
+
+    tile: width over height of one picture, as CSS has it. The page's own style and script are let in by
+    their hashes, so that nothing that a user's names or labels might smuggle in is ever run.
+    """
+    style = f":root {{ --ratio: {tile}; }}\n{_own('style.css')}"
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("seepage.report", "templates"),
         autoescape=True,
@@ -22,7 +31,33 @@ def render(template: str, *, spec: Mapping[str, Any], **values: Any) -> str:
     )
     environment.filters["breakable"] = breakable
     written = json.dumps(spec, indent=2, ensure_ascii=False, default=str)
-    return environment.get_template(template).render(spec=written, **values)
+    return environment.get_template(template).render(
+        spec=written,
+        style=Markup(style),
+        script=Markup(_own("page.js")),
+        policy=policy(style, _own("page.js")),
+        **values,
+    )
+
+
+@cache
+def _own(name: str) -> str:
+    return (files("seepage.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def policy(style: str, script: str) -> str:
+    """What the page may do: show pictures that it holds itself, and use this style and this script.
+
+    >>> policy("", "").partition(";")[0]
+    "default-src 'none'"
+    """
+    allowed = {"img-src": "data:", "style-src": _hash(style), "script-src": _hash(script)}
+    parts = ["default-src 'none'", *(f"{kind} {what}" for kind, what in allowed.items())]
+    return "; ".join([*parts, "base-uri 'none'", "form-action 'none'"])
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def breakable(name: str) -> Markup:

@@ -12,11 +12,9 @@ from seepage.core.errors import LogError
 from seepage.names.metrics import BESIDE, leading
 from seepage.record import AuditLog, Cell, Example, InputRecord
 from seepage.record.pictures import Array, to_png, value_limits
+from seepage.record.shown import drawn, most_exposed_first
+from seepage.report.chosen import COLUMNS, LONGEST, PAIRS, Group, choose, is_large, room, shows
 from seepage.report.words import NOUNS, class_name, plural, short_number, with_unit
-
-SMALL_SIDE, LONGEST = 96, 160
-"""Pictures up to SMALL_SIDE are enlarged with hard pixels; larger than LONGEST are shrunk for the page."""
-PAIRS, LARGE_PAIRS, TEXTS, ROWS, COLUMNS, SEEDS = 24, 8, 12, 5, 24, 5
 
 Words = tuple[tuple[str, bool], ...]
 
@@ -26,8 +24,12 @@ class Item:
     """One private example and what became of it. Only the fields of its modality are filled."""
 
     name: str
+    seed: int
+    index: int
     class_name: str
     client: int
+    leak: float
+    """The main metric, the larger the more leaked; for sorting."""
     scores: tuple[tuple[str, str], ...]
     exact: bool
     recovered: bool
@@ -36,7 +38,8 @@ class Item:
     picture: str = ""
     truth_words: Words = ()
     words: Words = ()
-    columns: tuple[tuple[str, str, str], ...] = ()
+    columns: tuple[tuple[str, str, str, bool], ...] = ()
+    """Name, original, rebuilt, and whether the value leaked: right by the log's own rule of exactness."""
     more_columns: int = 0
 
 
@@ -54,40 +57,77 @@ class Gallery:
 
 def build_galleries(log: AuditLog, cells: Sequence[Cell]) -> tuple[tuple[Gallery, ...], int]:
     """One gallery for each finished cell in input space, and the number of seeds left to the log."""
-    done = [c for c in cells if c.status == "done" and c.space == "input" and c.examples]
-    return tuple(_gallery(log, cell) for cell in done[:SEEDS]), max(0, len(done) - SEEDS)
+    done, space = [cell for cell in cells if shows(cell)], room(log)
+    shown = tuple(
+        build_gallery(log, cell, pairs=space.pairs, longest=space.longest) for cell in done[: space.seeds]
+    )
+    return shown, max(0, len(done) - space.seeds)
 
 
-def _gallery(log: AuditLog, cell: Cell) -> Gallery:
+def build_gallery(
+    log: AuditLog,
+    cell: Cell,
+    *,
+    keep: Sequence[int] | None = None,
+    pairs: int = PAIRS,
+    longest: int = LONGEST,
+) -> Gallery:
+    """One cell's examples, the most leaked first, or those with these indices; pictures up to `longest`."""
     modality = log.header.input.modality
     arrays = {} if modality == "text" else log.folder.read_arrays(cell.id)
     truth, rebuilt = arrays.get("truth"), arrays.get("reconstruction")
     if modality != "text" and (truth is None or rebuilt is None):
         return Gallery(seed=cell.seed, kind=modality, missing="The tensors of this run are not in the log.")
-    large = modality == "image" and max(log.header.input.shape[-2:]) > SMALL_SIDE
-    limit = {"image": LARGE_PAIRS if large else PAIRS, "text": TEXTS, "tabular": ROWS}[modality]
-    order = _most_leaked_first(log, cell)
-    items = tuple(_item(log, cell, example, truth, rebuilt) for example in order[:limit])
-    left = len(order) - len(items)
-    more = f"and {left} more in the log" if left else ""
-    return Gallery(seed=cell.seed, kind=modality, items=items, more=more, pixelated=not large)
+    count = len(cell.examples)
+    kept = arrays["rows"].tolist() if "rows" in arrays else range(count)
+    chance = range(count) if rebuilt is None else set(drawn(count, rebuilt[:1].nbytes))
+    place = {example: row for row, example in enumerate(kept)}
+    groups = choose(most_leaked_first(log, cell), pairs, at_hand=place, drawn=chance)
+    if keep is not None:
+        known = {example.index: example for example in cell.examples if example.index in place}
+        groups = [Group("", tuple(known[i] for i in keep if i in known))]
+    items = tuple(
+        _item(log, cell, example, place[example.index], truth, rebuilt, longest)
+        for group in groups
+        for example in group.examples
+    )
+    left = count - len(items)
+    values = "" if len(place) == count else f", which has the values of {len(place)} in all"
+    said = ", then ".join(group.title for group in groups if group.title)
+    more = f"{said + '; ' if said else ''}and {left} more in the log{values}" if left else ""
+    return Gallery(
+        seed=cell.seed, kind=modality, items=items, more=more, pixelated=not is_large(log.header.input)
+    )
 
 
-def _most_leaked_first(log: AuditLog, cell: Cell) -> list[Example]:
+def most_leaked_first(log: AuditLog, cell: Cell) -> list[Example]:
+    """Exact copies, then by the main metric."""
     what = leading(cell.examples[0].scores, log.header.input.modality)
-    worst = float("-inf") if what.higher_leaks else float("inf")
+    missing = float("-inf") if what.higher_leaks else float("inf")
+    order = most_exposed_first(
+        [e.scores.get("exact") == 1.0 for e in cell.examples],
+        [e.recovered for e in cell.examples],
+        [e.scores.get(what.name, missing) for e in cell.examples],
+        higher_leaks=what.higher_leaks,
+    )
+    return [cell.examples[i] for i in order.tolist()]
 
-    def leak(example: Example) -> tuple[bool, bool, float]:
-        score = example.scores.get(what.name, worst)
-        return example.scores.get("exact") == 1.0, example.recovered, score if what.higher_leaks else -score
 
-    return sorted(cell.examples, key=leak, reverse=True)
-
-
-def _item(log: AuditLog, cell: Cell, example: Example, truth: Array | None, rebuilt: Array | None) -> Item:
+def _item(
+    log: AuditLog,
+    cell: Cell,
+    example: Example,
+    row: int,
+    truth: Array | None,
+    rebuilt: Array | None,
+    longest: int,
+) -> Item:
     header = log.header
     shared = Item(
         name=f"{NOUNS[header.input.modality][0]} {example.index}",
+        seed=cell.seed,
+        index=example.index,
+        leak=_leak(header.input.modality, example),
         class_name=class_name(header, example.label),
         client=example.client,
         scores=_scores(log, example),
@@ -97,19 +137,19 @@ def _item(log: AuditLog, cell: Cell, example: Example, truth: Array | None, rebu
     )
     if truth is None or rebuilt is None:
         return _with_words(shared, example)
-    if not 0 <= example.index < min(len(truth), len(rebuilt)):
+    if not 0 <= row < min(len(truth), len(rebuilt)):
         raise LogError(
             f"cell '{cell.id}' names example {example.index}, but its tensors hold "
             f"{plural(len(truth), 'row')}: delete that cell's files and resume the audit."
         )
-    original, copy = truth[example.index], rebuilt[example.index]
+    original, copy = truth[row], rebuilt[row]
     if header.input.modality == "tabular":
-        return _with_columns(shared, header.input, original, copy)
+        return _with_columns(shared, header.input, original, copy, header.exact_tolerance)
     limits = value_limits(truth, header.input.value_range)  # of all originals, so that pairs share one scale
     return replace(
         shared,
-        truth_picture=data_uri(to_png(original, limits, longest=LONGEST)),
-        picture=data_uri(to_png(copy, limits, longest=LONGEST)) if example.recovered else "",
+        truth_picture=data_uri(to_png(original, limits, longest=longest)),
+        picture=data_uri(to_png(copy, limits, longest=longest)) if example.recovered else "",
     )
 
 
@@ -139,7 +179,13 @@ def same_words(truth: str, rebuilt: str) -> tuple[Words, Words]:
     return tuple(zip(left, in_left, strict=True)), tuple(zip(right, in_right, strict=True))
 
 
-def _with_columns(item: Item, table: InputRecord, truth: Array, rebuilt: Array) -> Item:
+def _leak(modality: str, example: Example) -> float:
+    what = leading(example.scores, modality)
+    score = example.scores.get(what.name, math.nan)
+    return score if what.higher_leaks else -score
+
+
+def _with_columns(item: Item, table: InputRecord, truth: Array, rebuilt: Array, tolerance: float) -> Item:
     flat, copy = truth.reshape(-1), rebuilt.reshape(-1)
     names, kinds = table.column_names, table.column_kinds
     columns = tuple(
@@ -147,10 +193,20 @@ def _with_columns(item: Item, table: InputRecord, truth: Array, rebuilt: Array) 
             names[i] if i < len(names) else f"column {i}",
             _cell(float(flat[i]), kinds[i] if i < len(kinds) else "real"),
             _cell(float(copy[i]), kinds[i] if i < len(kinds) else "real"),
+            item.recovered and _right(table, i, float(flat[i]), float(copy[i]), tolerance),
         )
         for i in range(min(len(flat), COLUMNS))
     )
     return replace(item, columns=columns, more_columns=len(flat) - len(columns))
+
+
+def _right(table: InputRecord, column: int, truth: float, rebuilt: float, tolerance: float) -> bool:
+    """As `ColumnRecord.right` counts: whole numbers and categories equal, the others within the tolerance."""
+    if column < len(table.column_kinds) and table.column_kinds[column] != "real":
+        return math.isfinite(rebuilt) and round(rebuilt) == round(truth)
+    low, high = table.value_range or (0.0, 1.0)
+    spread = table.column_spreads[column] if column < len(table.column_spreads) else high - low
+    return abs(rebuilt - truth) <= tolerance * spread
 
 
 def _cell(value: float, kind: str) -> str:

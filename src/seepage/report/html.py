@@ -8,22 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seepage.core.metric import MetricFacts
-from seepage.names.metrics import leading
+from seepage.names.metrics import BESIDE, leading
 from seepage.record import (
     BASELINE,
     SCHEMA_VERSION,
     AttackSummary,
     AuditLog,
     Cell,
+    Header,
     summarise,
     write_atomically,
 )
 from seepage.report.columns import Columns, build_columns
 from seepage.report.distribution import Distribution, build_distribution
 from seepage.report.frame import render
+from seepage.report.front import build_front
 from seepage.report.gallery import Gallery, build_galleries
 from seepage.report.impact import Impact, build_impact
 from seepage.report.judgement import verdict
+from seepage.report.sheet import one_page
 from seepage.report.table import STATUS, FigureText, build_table, figure
 from seepage.report.vantage import protocol
 from seepage.report.words import class_name, duration, number, plural, sentence, short_number, things
@@ -37,9 +40,9 @@ class Section:
     is_baseline: bool
     status: str
     reason: str
-    figures: tuple[tuple[str, FigureText, FigureText], ...]
-    """Per-example metrics: title, the attack's figure, the guess's."""
-    batch_figures: tuple[tuple[str, FigureText], ...]
+    figures: tuple[tuple[MetricFacts, FigureText, FigureText], ...]
+    """Per-example metrics: the attack's figure, the guess's."""
+    batch_figures: tuple[tuple[MetricFacts, FigureText], ...]
     columns: Columns | None
     cost: str
     galleries: tuple[Gallery, ...]
@@ -56,8 +59,14 @@ def render_html(log: AuditLog) -> str:
     # the baseline's own section is for reference and comes last
     ordered = sorted(summaries, key=lambda s: s.attack.name == BASELINE)
     ruling = verdict(log, summaries)
+    front = build_front(log, summaries, ruling)
     return render(
         "report.html.j2",
+        tile=" / ".join(str(n) for n in reversed(header.input.shape[-2:])),
+        front=front,
+        sheet=one_page(log, summaries, ruling, front),
+        exact=header.metric("exact"),
+        terms=_terms(header, summaries),
         header=header,
         schema_version=SCHEMA_VERSION,
         verdict=ruling,
@@ -75,6 +84,14 @@ def render_html(log: AuditLog) -> str:
         noun=things(header, 2).split()[1],
         one=things(header, 1).split()[1],
     )
+
+
+def _terms(header: Header, summaries: Sequence[AttackSummary]) -> list[MetricFacts]:
+    """Every metric on the page, once."""
+    names = dict.fromkeys(["exact", *(name for summary in summaries for name in summary.scores)])
+    beside = BESIDE.get(header.input.modality)
+    names |= dict.fromkeys([leading((), header.input.modality).name, *([beside] if beside else [])])
+    return [header.metric(name) for name in names]
 
 
 def write_html(log: AuditLog, path: Path | None = None) -> Path:
@@ -98,7 +115,7 @@ def build_section(log: AuditLog, summary: AttackSummary) -> Section:
             _figure_pair(log.header.metric(key), summary) for key in _main_first(log, summary, per_example)
         ),
         batch_figures=tuple(
-            (log.header.metric(key).heading, figure(log.header.metric(key), estimate))
+            (log.header.metric(key), figure(log.header.metric(key), estimate))
             for key, estimate in summary.scores.items()
             if key not in per_example
         ),
@@ -121,9 +138,9 @@ def _main_first(log: AuditLog, summary: AttackSummary, keys: Sequence[str]) -> l
     return sorted(keys, key=lambda key: key != main)
 
 
-def _figure_pair(what: MetricFacts, summary: AttackSummary) -> tuple[str, FigureText, FigureText]:
+def _figure_pair(what: MetricFacts, summary: AttackSummary) -> tuple[MetricFacts, FigureText, FigureText]:
     guess = summary.baseline.get(what.name)
-    return what.heading, figure(what, summary.scores[what.name]), figure(what, guess)
+    return what, figure(what, summary.scores[what.name]), figure(what, guess)
 
 
 def _cost(summary: AttackSummary) -> str:

@@ -10,7 +10,7 @@ from seepage.core.metric import MetricFacts
 from seepage.names.metrics import leading
 from seepage.record import Association, Cell, Header, associations, by_class
 from seepage.report.distribution import nice_ticks
-from seepage.report.words import class_name, number, plural, text
+from seepage.report.words import class_name, number, plural, text, with_unit
 
 TRAITS = {"loss": "loss under the honest model", "distance": "distance from the class mean"}
 SURE = 0.05
@@ -26,7 +26,8 @@ class Scatter:
     width: float
     height: float
     left: float
-    points: tuple[tuple[float, float], ...]
+    points: tuple[tuple[float, float, str], ...]
+    """Place, and what a pointer that rests on it is told."""
     ticks_x: tuple[tuple[float, str], ...]
     ticks_y: tuple[tuple[float, str], ...]
     title: str
@@ -103,7 +104,7 @@ def _scatter(cells: Sequence[Cell], trait: str, what: MetricFacts) -> Scatter:
         width=WIDTH,
         height=HEIGHT,
         left=LEFT,
-        points=tuple((x_of(x), y_of(y)) for x, y in drawn),
+        points=tuple((x_of(x), y_of(y), f"{with_unit(what, y)}, {trait} {x:.3g}") for x, y in drawn),
         ticks_x=tuple((x_of(t), f"{t:g}") for t in across),
         ticks_y=tuple((y_of(t), f"{t:g}") for t in up),
         title=title,

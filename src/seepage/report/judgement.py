@@ -136,6 +136,15 @@ def verdict(log: AuditLog, summaries: Sequence[AttackSummary]) -> AuditVerdict:
     return AuditVerdict(level, _HEADLINES[best.kind](log, best), details, len(measured))
 
 
+def strongest(log: AuditLog, summaries: Sequence[AttackSummary]) -> list[AttackSummary]:
+    """The attacks that have shown a leak, the one that the verdict names first."""
+    guess = next((s for s in summaries if s.attack.name == BASELINE), None)
+    attacks = [s for s in summaries if s.attack.name != BASELINE and s.cells and s.claims_right is not None]
+    found = [_judge(log, summary, guess) for summary in attacks]
+    shown = [one for one in found if OUTCOMES[_LEVELS[one.kind]] == "leak_shown"]
+    return [one.summary for one in sorted(shown, key=lambda one: one.rank, reverse=True)]
+
+
 def judged(log: AuditLog, summary: AttackSummary, summaries: Sequence[AttackSummary]) -> tuple[Level, str]:
     """What one attack with scores has shown by itself: the degree, and a headline with its figures."""
     guess = next((s for s in summaries if s.attack.name == BASELINE), None)

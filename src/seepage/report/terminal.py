@@ -59,7 +59,7 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     console.print(badge + Text(printable(ruling.headline), style="bold"), width=width)
     for detail in ruling.details:
         console.print(Text(printable(detail)), width=width)
-    for said in (columns_line(summaries), log.header.input.fed):
+    for said in (_taken(log), columns_line(summaries), log.header.input.fed):
         if said:
             console.print(Text(printable(said)), width=width)
     for one in log.header.defenses:
@@ -81,6 +81,14 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
             console.print(Text(printable(told)), width=width)
     for told in left_out(log.header):
         console.print(Text(printable(told)), width=width)
+
+
+def _taken(log: AuditLog) -> str:
+    """What a table was read from and which column was its label: a wrong one makes every figure another's."""
+    header = log.header
+    if header.input.modality != "tabular":
+        return ""
+    return f"Data: {header.data_examples:,} rows of {header.data_source}."
 
 
 def _rich_table(table: AttackTable, last_columns: int, *, widest_name: int = NAME_WIDTH) -> RichTable:

@@ -1,0 +1,98 @@
+"""Measuring what could be changed, after an audit that has shown a leak and inside its budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from seepage.core.errors import SeepageError
+from seepage.engine.grid import Grid
+from seepage.engine.remedies import SHARE, advice_grid
+from seepage.engine.run import run_grid
+from seepage.engine.spec import AUTO, DEFAULT_BUDGET
+from seepage.record import AuditLog, RunLog, origin_key, summarise
+from seepage.report.actions.listing import ADVICE
+from seepage.report.judgement import strongest
+
+LEAST, SHORTEST, MOST = 3.0, 20.0, 180.0
+"""Seconds: with less than LEAST nothing is begun. Without a budget advice takes as long as the audit did,
+from SHORTEST to MOST: what a user waits for."""
+_OWN = ("out", "fresh", "on_plan")
+"""Settings that are about the audit alone."""
+
+
+def audit_and_advise(audit: Grid, *, advice: bool, command: str = "", **settings: Any) -> AuditLog:
+    """Run an audit and, where it shows a leak, measure what could be changed. settings: of `run_grid`."""
+    begun = time.monotonic()
+    log = run_grid(audit, reserved=SHARE if advice else 0.0, **settings).point()
+    if advice:
+        seconds = left(audit, time.monotonic() - begun)
+        again = {name: value for name, value in settings.items() if name not in _OWN}
+        measure_actions(audit, log, seconds=seconds, command=command, **again)
+    return log
+
+
+def left(audit: Grid, taken: float) -> float:
+    """Of the budget; without one, as long as the audit took itself, within limits."""
+    spec = audit.points[0].spec
+    if spec.budget is None and spec.attacks != AUTO:
+        return min(MOST, max(SHORTEST, taken))
+    return (DEFAULT_BUDGET if spec.budget is None else spec.budget) - taken
+
+
+def measure_actions(
+    audit: Grid,
+    log: AuditLog,
+    *,
+    seconds: float,
+    command: str = "",
+    on_note: Callable[[str], None] | None = None,
+    **where: Any,
+) -> RunLog | None:
+    """Run the short study into the audit's folder; None where there is nothing to measure, or no way to.
+
+    seconds: what is left of the budget. command: what audited this deployment. where: as of `run_grid`.
+    """
+    say = on_note or (lambda said: None)
+    found = strongest(log, summarise(log))
+    if not found:
+        return None
+    if audit.points[0].spec.recorded is not None:
+        say("no advice: recorded exchanges cannot be played again with a change; audit a simulation for it.")
+        return None
+    if finished := _finished(log):
+        return finished
+    if seconds < LEAST:
+        say(f"no advice: {max(0.0, seconds):.0f} s of the budget are left; raise it with --budget.")
+        return None
+    attacks = list({one.attack.plain.key: (one.attack.plain, one.seconds) for one in found}.values())
+    try:
+        grid = advice_grid(
+            audit,
+            attacks=attacks,
+            crafted=bool(found[0].crafted),
+            seconds=seconds,
+        )
+        asked = {**grid.asked, "audit": log.header.run_key, "made_for": made_for(log), "command": command}
+        changes = len(grid.points) - 1
+        say(f"measuring {changes} changes of the deployment ({seconds:.0f} s; --no-advice skips it).")
+        return run_grid(replace(grid, asked=asked), out=log.folder.path / ADVICE, fresh=True, **where)
+    except SeepageError as reason:
+        say(f"no advice: {reason}")
+        return None
+
+
+def made_for(log: AuditLog) -> str:
+    """Of the audit's results: advice about others, or about those of other code, is measured again."""
+    return origin_key(log.header.cell_keys)
+
+
+def _finished(log: AuditLog) -> RunLog | None:
+    """The advice of an earlier run of the same command."""
+    try:
+        found = RunLog.read(log.folder.path / ADVICE, kind="study")
+    except SeepageError:
+        return None
+    return found if found.header.spec.get("made_for") == made_for(log) and not found.missing else None
