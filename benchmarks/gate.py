@@ -22,7 +22,7 @@ from seepage.attacks import ATTACKS
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Batch, Broadcast, Exchange, InputSpec, Knowledge, LocalTraining
 from seepage.data import load_data, standardised
-from seepage.engine.scoring import rated
+from seepage.engine.rating import rated
 from seepage.engine.views import Views
 from seepage.gating import Gatekeeper, gate
 from seepage.guardian import guard
