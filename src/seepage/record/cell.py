@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import sys
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from seepage.record.refs import AttackRef, Record, cell_id, origin_key
+
+Common = Annotated[str, AfterValidator(sys.intern)]
+"""A text that most cells of a run share: ten thousand of them hold it once."""
 
 
 class Example(Record):
@@ -84,15 +88,15 @@ class Cell(Record):
     """The attack certifies that the update holds nothing else; None where it cannot tell."""
     label_counts: tuple[int, ...] | None = None
     true_label_counts: tuple[int, ...] | None = None
-    knowledge: tuple[str, ...] = ()
+    knowledge: tuple[Common, ...] = ()
     """What the server was allowed to know, one plain sentence each."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Common, ...] = ()
     crafted: bool | None = None
     """Whether the server chose the weights it sent; None where the log does not say."""
     cost: Cost | None = None
-    run_key: str = ""
+    run_key: Common = ""
     """The header's."""
-    made_by: dict[str, str] = Field(default_factory=dict)
+    made_by: dict[Common, Common] = Field(default_factory=dict)
     """Digests of the code and weights, and versions of the packages, that this result comes from."""
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of the tensors and of the picture."""
