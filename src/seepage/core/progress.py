@@ -56,6 +56,7 @@ class Clock:
         self.seconds = seconds
         self.started = time.monotonic()
         self._parent = parent
+        self._before = self._after = 0
 
     @property
     def elapsed(self) -> float:
@@ -69,6 +70,18 @@ class Clock:
         """A clock with an equal part of what is left, started now."""
         left = None if self.seconds is None else max(0.0, self.seconds - self.elapsed) / parts
         return Clock(seconds=left, parent=self)
+
+    def part(self, *, before: int, after: int) -> Clock:
+        """This clock for a part of a search, which has so many steps before and after it.
+
+        >>> with listening(lambda progress: print(progress.step, progress.steps)):
+        ...     second = Clock(seconds=None).part(before=10, after=5)
+        ...     second.report(step=2, steps=3, objective=1.0, inputs=Tensor())
+        12 18
+        """
+        clock = Clock(seconds=None if self.seconds is None else self.seconds - self.elapsed, parent=self)
+        clock._before, clock._after = before, after
+        return clock
 
     def advance(self, seconds: float) -> None:
         """Count what an interrupted run has spent, here and on the clock this one is a share of."""
@@ -89,7 +102,8 @@ class Clock:
 
     def report(self, *, step: int, steps: int, objective: float, inputs: Tensor) -> None:
         """Tell the listener, if there is one."""
-        left = self.elapsed / max(1, step) * (steps - step)
+        left = self.elapsed / max(1, step) * (steps + self._after - step)
+        step, steps = step + self._before, steps + self._before + self._after
         tell(Progress(step=step, steps=steps, objective=objective, seconds_left=left, inputs=inputs.detach()))
 
 

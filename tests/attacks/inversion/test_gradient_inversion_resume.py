@@ -151,7 +151,11 @@ def test_a_cut_off_state_begins_anew() -> None:
 
 
 def test_seconds_of_the_interrupted_run_count_against_the_budget() -> None:
-    attack, known, store = inverting_gradients(steps=10**6, budget=30), knowledge(SPEC, None), Memory()
+    attack, known, store = (
+        inverting_gradients(steps=10**6, tv=0.1, budget=30),
+        knowledge(SPEC, None),
+        Memory(),
+    )
     interrupted(attack, [exchange([1])], known, store, 3)
     kept = unpack(store["0"])
     store["0"] = pack({**kept, "seconds": 1000.0})

@@ -36,6 +36,7 @@ from seepage.attacks.inversion.relaxed_labels import LabelRule, label_counts, st
 from seepage.attacks.inversion.search import Search, Solution, Solver
 from seepage.attacks.inversion.simulate import simulated_update
 from seepage.attacks.inversion.single_backprop import single_backprop_matching
+from seepage.attacks.inversion.tuning import Rival, Rivals
 from seepage.core.checkpoint import Checkpoint, Identity, sketch
 from seepage.core.errors import NotApplicable
 from seepage.core.progress import Clock
@@ -72,6 +73,8 @@ class GradientInversion(PerUpdateAttack):
     distance: Distance = cosine
     layer_weights: Callable[[int], Weights] = equal_layers
     priors: Sequence[PriorFactory] = ()
+    rivals: Rivals | None = None
+    """Further priors, chosen among by short searches, see `tuning`."""
     relative_priors: bool = False
     """Weigh priors by the distance reached so far, see `objective.sum_of`."""
     start: Initialiser = gaussian
@@ -119,20 +122,35 @@ class GradientInversion(PerUpdateAttack):
         categories = categories_of(problem)
         with _as_clients_train(problem):
             matching = self._matching(problem, categories.start(start))
-            built = (factory(problem) for factory in self.priors)
-            priors = [prior for prior in built if prior is not None]
-            objective = categories.searched(sum_of(matching, priors, relative=self.relative_priors))
-            checkpoint = Checkpoint(lambda: _identity(problem, objective, start))
-            search = Search(
-                project=categories.project,
-                unit=problem.unit,
-                clock=clock,
-                generator=generator,
-                checkpoint=checkpoint,
-            )
-            solution = categories.ended(self.solver(objective, start, search))
+
+            def searched(
+                priors: Sequence[PriorFactory], solver: Solver, begun: Candidates, part: Clock
+            ) -> tuple[Solution, Checkpoint]:
+                built = [prior for factory in priors if (prior := factory(problem)) is not None]
+                objective = categories.searched(sum_of(matching, built, relative=self.relative_priors))
+                checkpoint = Checkpoint(lambda: _identity(problem, objective, begun))
+                search = Search(
+                    project=categories.project,
+                    unit=problem.unit,
+                    clock=part,
+                    generator=generator,
+                    checkpoint=checkpoint,
+                )
+                return categories.ended(solver(objective, begun, search)), checkpoint
+
+            priors: Sequence[PriorFactory] = self.priors
+            tuned: tuple[str, ...] = ()
+            if self.rivals is not None and problem.spec.modality is Modality.IMAGE:
+
+                def short(rival: Rival, solver: Solver, part: Clock) -> Solution:
+                    return searched((*self.priors, *rival.priors), solver, start.restart(0), part)[0]
+
+                begun = float(matching(categories.start(start.restart(0))).values[0])
+                rival, clock, tuned = self.rivals.choose(problem.model, short, matching, clock, begun=begun)
+                priors = (*priors, *rival.priors)
+            solution, checkpoint = searched(priors, self.solver, start, clock)
             match = _match(problem, matching, categories.start(start), solution)
-        before = (*labels.notes, *notes_before(problem), *categories.notes)
+        before = (*labels.notes, *notes_before(problem), *categories.notes, *tuned)
         notes = (*before, *solution.notes, *checkpoint.notes)
         return _Outcome(problem, solution, match, notes)
 
