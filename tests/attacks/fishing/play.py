@@ -118,6 +118,12 @@ def cosine(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> float:
     return float(a @ b / (a.norm() * b.norm()))
 
 
+def lowest_cosine(fished: Fished, batch: Batch) -> float:
+    """Of all layers one by one, with the gradient of the batch under the model that the fished one is of."""
+    truth = local_update(Broadcast(fished.model), batch, LocalTraining()).tensors
+    return min(cosine({name: fished.tensors[name]}, {name: value}) for name, value in truth.items())
+
+
 def true_gradients(fished: Fished, batch: Batch) -> list[Mapping[str, Tensor]]:
     """Each example's own gradient under the model and the label that the fished gradient belongs to."""
     label = torch.tensor([fished.label])

@@ -6,9 +6,19 @@ import dataclasses
 
 import pytest
 import torch
-from tests.attacks.fishing.play import conv_net, cosine, dense_net, fish, images, known_to, nearest
+from tests.attacks.fishing.play import (
+    conv_net,
+    cosine,
+    dense_net,
+    fish,
+    images,
+    known_to,
+    lowest_cosine,
+    nearest,
+)
 from torch import nn
 
+from seepage.attacks.fishing import loudness
 from seepage.attacks.fishing.class_fishing import class_fishing
 from seepage.core.errors import NotApplicable, SpecError
 from seepage.core.types import Batch, Broadcast, Grant, LocalTraining
@@ -93,13 +103,33 @@ def test_one_step_of_fedavg_is_fished_through_the_delta(decay: float) -> None:
     assert (index, fished.isolated) == (0, True) and similarity >= 0.9999
 
 
-def test_several_local_steps_are_refused() -> None:
-    for local in (
-        LocalTraining(algorithm="fedavg", epochs=2),
-        LocalTraining(algorithm="fedavg", batch_size=4),
-    ):
-        with pytest.raises(NotApplicable, match="local steps"):
-            fish(class_fishing(target_class=3), dense_net(), [with_targets(1, of=16)], known_to(local=local))
+@pytest.mark.parametrize("lr", [0.001, 0.1])
+@pytest.mark.parametrize("build", [dense_net, conv_net])
+def test_a_delta_of_256_examples_keeps_every_layer(lr: float, build: type[nn.Module]) -> None:
+    """A rate of .001 leaves an ordinary gradient's step below the last digit of the weights."""
+    local = LocalTraining(algorithm="fedavg", lr=lr)
+    batch = images(256, labels=[3, *([0, 1, 2, 4, 5, 6, 7, 8, 9] * 29)[:255]])
+    catch, _ = fish(class_fishing(target_class=3), build(), [batch], known_to(local=local))
+    (fished,) = catch.fished
+    assert fished.isolated and lowest_cosine(fished, batch.select(slice(1))) >= 0.9999
+    assert catch.class_counts is not None
+    assert catch.class_counts.round().tolist() == torch.bincount(batch.labels, minlength=10).tolist()
+
+
+def test_the_loudness_lies_on_a_plateau(monkeypatch: pytest.MonkeyPatch) -> None:
+    local, batch = LocalTraining(algorithm="fedavg", lr=0.001), with_targets(1)
+    for step in (0.1, 1.0, 100.0):
+        monkeypatch.setattr(loudness, "_STEP", step)
+        catch, _ = fish(class_fishing(target_class=3), conv_net(), [batch], known_to(local=local))
+        assert lowest_cosine(catch.fished[0], batch.select(slice(1))) >= 0.9999
+
+
+def test_an_alpha_below_the_logits_is_named_as_a_reason() -> None:
+    model = dense_net()
+    with torch.no_grad():
+        model[-1].weight[3] = 50.0  # the class's own logits are in the hundreds
+    catch, _ = fish(class_fishing(target_class=3, alpha=60.0), model, [with_targets(1)], known_to())
+    assert not catch.fished and "reaches alpha = 60 (raise it then)" in catch.notes[0]
 
 
 def test_a_clipped_update_is_noticed() -> None:

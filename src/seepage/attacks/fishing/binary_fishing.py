@@ -85,7 +85,7 @@ class BinaryFishing(Cutting):
         """One more answer."""
         hook: Hook = exchange.secret
         assert hook.theta is not None
-        reading = read_head(exchange, known, head, hook.target, from_others=True)
+        reading = read_head(exchange, known, head, hook.target)
         epsilon = torch.finfo(exchange.update.tensors[head.weight].dtype).eps
         if before is None:
             first = begin(reading, hook.target, examples=examples_behind(exchange))

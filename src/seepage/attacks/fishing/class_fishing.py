@@ -1,7 +1,8 @@
 """Class fishing (Wen et al. 2022, Section 3.1): one class's gradient out of a batch of many.
 
-The other classes' logits are raised so far that their examples are fitted perfectly and send no gradient.
-What is left is the mean gradient of the target class: of one example, where it is alone in its class.
+The target's logit is lowered so far that the other classes' examples send no gradient through the layers
+behind. What is left is the mean gradient of the target class: of one example, where it is alone in its class.
+Where clients take several local steps, see `dying`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import nn
 
 from seepage.attacks.fishing.catch import Catch, Fished, head_gradient, inner_attack
 from seepage.attacks.fishing.cuts import ALONE, WHOLE
+from seepage.attacks.fishing.dying import dying_model, fished_in_first_step, read_caught, takes_several_steps
 from seepage.attacks.fishing.head import (
     Head,
     HeadReading,
@@ -25,6 +27,7 @@ from seepage.attacks.fishing.head import (
     read_head,
     sent_gradient,
 )
+from seepage.attacks.fishing.loudness import USUAL_ALPHA, loudness
 from seepage.attacks.fishing.shared import (
     Fishing,
     Hook,
@@ -42,7 +45,7 @@ class ClassFishing(Fishing):
     """One query for each class that holds few enough examples; the first query tells all class counts."""
 
     target_class: int | None
-    alpha: float
+    alpha: float | None
     most: int
 
     @property
@@ -60,14 +63,19 @@ class ClassFishing(Fishing):
         target = self._next_class(history, known, head)
         if target is None:
             return None
-        return self.send(class_head(model, head, target, alpha=self.alpha), Hook(target=target))
+        if takes_several_steps(known.local):
+            crafted, dying = dying_model(model, head, target, known)
+            return self.send(crafted, Hook(target=target, dying=dying))
+        alpha, loud = (self.alpha, 1.0) if self.alpha else loudness(model, head, target, known)
+        crafted = class_head(model, head, target, alpha=alpha, loud=loud)
+        return self.send(crafted, Hook(target=target, loud=loud))
 
     def _next_class(self, history: Sequence[Exchange], known: Knowledge, head: Head) -> int | None:
         if not history:
             return check_target(self.target_class or 0, head)
         if self.target_class is not None:
             return None
-        if head.bias is None:  # no counts to be read: every class is asked for
+        if head.bias is None or takes_several_steps(known.local):  # no counts: every class is asked for
             asked = len({e.broadcast.round for e in history})
             return asked if asked < head.classes else None
         done = {e.secret.target for e in history}
@@ -79,7 +87,7 @@ class ClassFishing(Fishing):
         return min(wanted - done, default=None)
 
     def _counts(self, exchange: Exchange, known: Knowledge, head: Head) -> torch.Tensor:
-        reading = read_head(exchange, known, head, exchange.secret.target, from_others=False)
+        reading = read_head(exchange, known, head, exchange.secret.target)
         counts = class_counts(reading, exchange.secret.target, examples_behind(exchange))
         assert counts is not None
         return counts
@@ -109,7 +117,7 @@ class ClassFishing(Fishing):
         self, exchanges: Sequence[Exchange], index: Sequence[int], known: Knowledge, head: Head
     ) -> torch.Tensor | None:
         """Over all clients of the first round."""
-        if head.bias is None:
+        if head.bias is None or exchanges[index[0]].secret.dying is not None:
             return None
         start = exchanges[index[0]].broadcast.round
         asked = [exchanges[i] for i in index if exchanges[i].broadcast.round == start]
@@ -120,7 +128,9 @@ class ClassFishing(Fishing):
     ) -> tuple[list[Fished], int, list[str]]:
         """What one answer shows: a gradient, the number of examples in it, and what stands in the way."""
         target: int = exchange.secret.target
-        reading = read_head(exchange, known, head, target, from_others=False)
+        if exchange.secret.dying is not None:
+            return self._after_several_steps(exchange, known, head, source)
+        reading = read_head(exchange, known, head, target)
         if reading.weight is None:
             return self._without_bias(exchange, known, head, reading, source)
         size = -reading.weight
@@ -129,7 +139,8 @@ class ClassFishing(Fishing):
         if float((counts - counts.round()).abs().max()) > WHOLE:
             note = (
                 f"Class {target}: the class counts that the update shows are no whole numbers (this one: "
-                f"{size:.3f}), so a defense changed it or alpha is too small; nothing was fished."
+                f"{size:.3f}), so a defense changed it, or a logit of the class reaches alpha = "
+                f"{self._alpha(exchange, head):g} (raise it then); nothing was fished."
             )
             return [], 0, [note]
         if round(size) == 0:
@@ -143,6 +154,36 @@ class ClassFishing(Fishing):
         found = _fished(exchange, known, head, reading.features / reading.weight, round(size), source)
         alone = replace(found, isolated=abs(size - 1) <= ALONE)
         return [alone], round(size), [f"Class {target}: {round(size)} example(s) fished with one query."]
+
+    def _after_several_steps(
+        self, exchange: Exchange, known: Knowledge, head: Head, source: int
+    ) -> tuple[list[Fished], int, list[str]]:
+        """The gradient of the first local step that caught anybody (`dying`)."""
+        target: int = exchange.secret.target
+        examples_behind(exchange)
+        count, size = read_caught(exchange, known, exchange.secret.dying)
+        if count is None:
+            note = (
+                f"Class {target}: the layer before the classifier did not die in one local step of whole "
+                "examples (a defense changed the update, or some of its units were never active)."
+            )
+            return [], 0, [f"{note[:-1]}; nothing was fished."]
+        if count == 0:
+            return [], 0, [f"Class {target}: no example of it was caught in any local step."]
+        if count > self.most:
+            note = f"Class {target}: {count} examples share it in the first local step that holds any."
+            return [], count, [note]
+        found = fished_in_first_step(exchange, known, head, count=count, size=size, source=source)
+        told = f"Class {target}: {count} example(s) fished out of the first local step that holds any."
+        return [found], count, [told]
+
+    def check_steps(self, model: nn.Module, known: Knowledge, head: Head) -> None:
+        if takes_several_steps(known.local):
+            dying_model(model, head, self.target_class or 0, known)
+
+    def _alpha(self, exchange: Exchange, head: Head) -> float:
+        assert head.bias is not None
+        return -float(exchange.broadcast.model.get_parameter(head.bias).detach()[exchange.secret.target])
 
     def _without_bias(
         self, exchange: Exchange, known: Knowledge, head: Head, reading: HeadReading, source: int
@@ -161,8 +202,11 @@ def _fished(
     exchange: Exchange, known: Knowledge, head: Head, feature: torch.Tensor, size: int, source: int
 ) -> Fished:
     """The class's mean gradient. The other rows of the layer itself hold all examples: they are rebuilt."""
-    model, target = exchange.broadcast.model, exchange.secret.target
-    whole = {name: t / size for name, t in sent_gradient(exchange, known).items()}
+    target, loud = exchange.secret.target, exchange.secret.loud
+    model = exchange.broadcast.model
+    if loud != 1.0:  # the gradient as the model's own row would have made it
+        model = class_head(model, head, target, alpha=USUAL_ALPHA, loud=1 / loud)
+    whole = {name: t / (size * loud) for name, t in sent_gradient(exchange, known).items()}
     return Fished(
         tensors={**whole, **head_gradient(feature, head, target, model)},
         model=model,
@@ -179,7 +223,7 @@ def _fished(
 def class_fishing(
     *,
     target_class: int | None = None,
-    alpha: float = 1000.0,
+    alpha: float | None = None,
     most: int = 1,
     layer: str | None = None,
     client: int | None = None,
@@ -190,13 +234,15 @@ def class_fishing(
     (Wen et al. 2022).
 
     target_class: the class to fish; by default every class that the first query shows to hold few enough.
-    alpha: bias of the other classes; must exceed every logit of the target class by far (about 50).
+    alpha: how far the target class's bias lies below the others'; must exceed its logits by far (about 50).
+    By default the paper's 1000 where clients send gradients. Where they send weight deltas it follows from
+    their learning rate, and the target's row is made as loud as the rounding of deltas asks for.
     most: classes with more examples than this are left alone, as their gradients are mixtures.
     layer: the classification layer, by default the last one with an output for each class.
     client: send crafted models to this client only.
     inner, inner_options: the attack that inverts each fished gradient, and its settings.
     """
-    if not (alpha > 0 and math.isfinite(alpha)):
+    if alpha is not None and not (alpha > 0 and math.isfinite(alpha)):
         raise SpecError(f"alpha must be positive, not {alpha}: 1000 is the paper's choice.")
     if most < 1:
         raise SpecError(f"most must be at least 1, not {most}.")

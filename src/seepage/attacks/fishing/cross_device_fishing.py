@@ -90,7 +90,7 @@ class CrossDeviceFishing(Cutting):
         head = self.head(asked[0].broadcast.model, known)
         means, counts = [], []
         for exchange in asked:
-            reading = read_head(exchange, known, head, self.target_class, from_others=False)
+            reading = read_head(exchange, known, head, self.target_class)
             assert reading.weight is not None
             size = -reading.weight
             if abs(size - round(size)) <= WHOLE and round(size) >= 1:  # otherwise absent, or defended

@@ -116,23 +116,29 @@ def far_away(model: nn.Module, head: Head) -> float:
     return math.sqrt(torch.finfo(model.get_parameter(head.weight).dtype).max)
 
 
-def class_head(model: nn.Module, head: Head, target: int, *, alpha: float) -> nn.Module:
-    """Section 3.1: other rows 0 and their biases alpha, so that only the target class has any gradient.
+def class_head(model: nn.Module, head: Head, target: int, *, alpha: float, loud: float = 1.0) -> nn.Module:
+    """Section 3.1 with all logits lowered by alpha, which no softmax notices: other rows and their biases are
+    0 in place of alpha, and the target's bias is -alpha, so that only the target class has any gradient.
 
-    Without a bias the other rows are alpha * u with u = 1/sqrt(m): for non-negative features that are not
-    all zero, this acts like a bias, and a target example's gradient is that of (alpha * u - W_c) . f.
+    A weight delta loses the digits that a large weight has no room for: at b = 1000 a step of 1e-5 is lost
+    in single precision. Of the zeros nothing is lost, and the target's own delta is minus their sum.
+
+    loud: times the target's row, and with it every gradient behind the layer.
+
+    Without a bias alpha * u.f with u = 1/sqrt(m) is taken from the target's logit: for non-negative features
+    that are not all zero this acts like a bias, and a target example's gradient is that of
+    (alpha * u - W_c).f.
     """
     crafted = copy.deepcopy(model)
     weight = crafted.get_parameter(head.weight)
-    kept = weight.detach()[target].clone()
+    kept = loud * weight.detach()[target].clone()
     with torch.no_grad():
-        weight.fill_(0.0 if head.bias is not None else alpha / math.sqrt(head.features))
-        weight[target] = kept
+        weight.zero_()
+        weight[target] = kept if head.bias is not None else kept - alpha / math.sqrt(head.features)
         if head.bias is not None:
             bias = crafted.get_parameter(head.bias)
-            own = bias.detach()[target].clone()
-            bias.fill_(alpha)
-            bias[target] = own
+            bias.zero_()
+            bias[target] = -alpha
     return crafted
 
 
@@ -210,27 +216,27 @@ def check_single_step(known: Knowledge, examples: int) -> None:
     if known.local is not None and known.local.num_steps(examples) > 1:
         raise NotApplicable(
             f"clients take {known.local.num_steps(examples)} local steps, and the first one already moves "
-            "the crafted layer by a large step: fishing needs FedSGD, or FedAvg with a single local step."
+            "the crafted layer by a large step: this attack needs FedSGD, or FedAvg with a single local "
+            "step; class_fishing reads several."
         )
 
 
-def read_head(
-    exchange: Exchange, known: Knowledge, head: Head, target: int, *, from_others: bool
-) -> HeadReading:
+def read_head(exchange: Exchange, known: Knowledge, head: Head, target: int) -> HeadReading:
     """Caught weight and feature sum. The rows of a softmax gradient sum to zero, so minus the sum of the
-    other rows is the target's; those rows are 0 in a cutting head, and the delta of a zero is exact where
-    the delta of beta * w is rounded away.
+    other rows is the target's; those rows are 0 in a crafted head, and the delta of a zero is exact where
+    the delta of a large weight is rounded away.
     """
     names = [head.weight] if head.bias is None else [head.weight, head.bias]
     sums = sent_gradient(exchange, known, names)
     weight = sums[head.weight].double().cpu()  # (K, m)
     bias = weight.new_zeros(0) if head.bias is None else sums[head.bias].double().cpu()
     others = torch.arange(head.classes) != target
-    features = -weight[others].sum(dim=0) if from_others else weight[target]
-    total = None
-    if head.bias is not None:
-        total = float(-bias[others].sum() if from_others else bias[target])
-    return HeadReading(weight=total, features=features, others_bias=bias, others_weight=weight)
+    return HeadReading(
+        weight=None if head.bias is None else float(-bias[others].sum()),
+        features=-weight[others].sum(dim=0),
+        others_bias=bias,
+        others_weight=weight,
+    )
 
 
 def needs_bias(head: Head) -> None:

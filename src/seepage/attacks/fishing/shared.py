@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from seepage.attacks.base import Around, Attack
 from seepage.attacks.fishing.bisection import State
 from seepage.attacks.fishing.catch import REQUIRED, Catch, invert_catch
+from seepage.attacks.fishing.dying import Dying
 from seepage.attacks.fishing.head import (
     Head,
     check_batch_independence,
@@ -43,6 +44,10 @@ class Hook:
     """(m,) w; None for class fishing."""
     progress: State | None = None
     """Binary search: what the answers before this query amounted to."""
+    loud: float = 1.0
+    """Class fishing: times the model's own row."""
+    dying: Dying | None = None
+    """Class fishing in several local steps."""
     notes: tuple[str, ...] = ()
 
 
@@ -89,11 +94,15 @@ class Fishing(Attack):
                 f"fishing needs the cross-entropy of a softmax as loss, not '{known.loss}': give the model "
                 "one output for each class, or use another attack."
             )
-        if known.local is not None and known.local.batch_size is None:
-            check_single_step(known, 1)
         head = find_head(model, known.input, self.layer)
+        self.check_steps(model, known, head)
         check_makes_logits(model, known.input, head)
         self.inner.check(class_head(model, head, 0, alpha=1.0), known)
+
+    def check_steps(self, model: nn.Module, known: Knowledge, head: Head) -> None:
+        """NotApplicable where clients take more local steps than this attack can read."""
+        if known.local is not None and known.local.batch_size is None:
+            check_single_step(known, 1)
 
     def send(self, model: nn.Module, hook: Hook) -> Crafted:
         return Crafted(model, hook, None if self.client is None else (self.client,))

@@ -56,7 +56,7 @@ class Tail:
 def read_tail(exchange: Exchange, known: Knowledge, head: Head, *, beta: float) -> Tail:
     """The sound stop test on one answer: |n |grad_b[c]| - 1| <= 1e-3 and beta * (theta - mean) >= 10."""
     target, theta, direction = _cut(exchange)
-    reading = read_head(exchange, known, head, target, from_others=True)
+    reading = read_head(exchange, known, head, target)
     assert reading.weight is not None
     size = -reading.weight
     caught = abs(size) > WHOLE
