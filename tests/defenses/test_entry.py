@@ -15,7 +15,7 @@ from seepage.engine.prepare import prepare
 from seepage.engine.spec import parse_spec
 from seepage.protocol import client
 
-MEASURES = ["larger_batches", "local_averaging", "secure_sum", "median"]
+MEASURES = ["larger_batches", "local_averaging", "secure_sum", "median", "same_model"]
 WRAPPERS = [name for name in DEFENSES if name not in MEASURES]
 SMALL = {"model": "mlp", "data": "digits", "seeds": [0], "protocol": {"batch_size": 4}}
 

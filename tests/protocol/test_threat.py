@@ -26,7 +26,15 @@ EXPECTED = {
     "honest_but_curious_aggregate": (TOLD, 1),
     "outsider": ({"individual_updates"}, 1),
     "malicious_server": (
-        TOLD | {"individual_updates", "craft_weights", "target_client", "several_rounds"},
+        TOLD
+        | {
+            "individual_updates",
+            "craft_weights",
+            "target_client",
+            "several_rounds",
+            "different_models",
+            "choose_clients",
+        },
         1000,
     ),
     "malicious_server_secure_aggregation": (TOLD | {"craft_weights", "several_rounds"}, 1000),

@@ -55,6 +55,10 @@ class Grant(StrEnum):
     INDIVIDUAL_UPDATES = "individual_updates"
     TARGET_CLIENT = "target_client"
     SEVERAL_ROUNDS = "several_rounds"
+    CHOOSE_CLIENTS = "choose_clients"
+    """To say which clients, two at least, take part in a round."""
+    DIFFERENT_MODELS = "different_models"
+    """To send different models to the clients of one round, which they do not compare."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +275,8 @@ class Crafted:
     model: nn.Module
     secret: Any = None
     clients: tuple[int, ...] | None = None
+    others: nn.Module | None = None
+    """What everybody but `clients` gets, who then take part in the round as well; None: they are left out."""
 
 
 LocalStep = Callable[[Broadcast, Batch], Update]

@@ -53,6 +53,15 @@ def median(batch_size: int, *, clients: int = 4) -> dict[str, Any]:
     return {"aggregation": "median", "clients": _at_least(clients, 3, "clients")}
 
 
+def same_model(batch_size: int) -> dict[str, Any]:
+    """Clients compare fingerprints (`seepage.guardian.fingerprint`), so that all get one model.
+
+    >>> same_model(8)
+    {}
+    """
+    return {}
+
+
 def _at_least(value: int, smallest: int, name: str) -> int:
     if not isinstance(value, int) or value < smallest:
         raise ValueError(f"{name} must be a whole number of at least {smallest}")

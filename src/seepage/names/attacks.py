@@ -51,5 +51,18 @@ ATTACKS: dict[str, Entry] = {
     "cross_device_fishing": _attack(
         "seepage.attacks.fishing.cross_device_fishing:cross_device_fishing", *_FISHES
     ),
+    "model_inconsistency": _attack(
+        "seepage.attacks.sums.model_inconsistency:model_inconsistency",
+        "craft_weights",
+        "different_models",
+        "several_rounds",
+    ),
+    "gradient_disaggregation": _attack(
+        "seepage.attacks.sums.disaggregation:gradient_disaggregation",
+        "batch_size",
+        "choose_clients",
+        "craft_weights",
+        "several_rounds",
+    ),
     "adaptive": _attack("seepage.attacks.adaptive.attack:adaptive"),
 }

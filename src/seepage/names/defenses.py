@@ -123,6 +123,13 @@ DEFENSES: dict[str, Entry] = {
         "read the median as if it were a mean.",
         hides=("individual_updates", "target_client"),
     ),
+    "same_model": _protocol(
+        "seepage.defenses.measures:same_model",
+        "Clients compare the fingerprints of the models that they received, and train only if all agree.",
+        "the way on which clients talk to each other: the server must not forge their fingerprints",
+        "Send everybody the same crafted model: fishing and traps work under a secure sum too.",
+        hides=("different_models",),
+    ),
     "refuse_traps": _client(
         "seepage.guardian.refuse:refuse_in_audit",
         "Refuse to train on a received model that the guard calls a trap.",

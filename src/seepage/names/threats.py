@@ -36,6 +36,8 @@ THREATS: dict[str, Entry] = {
         "craft_weights",
         "target_client",
         "several_rounds",
+        "choose_clients",
+        "different_models",
         rounds=MANY_ROUNDS,
     ),
     "malicious_server_secure_aggregation": _threat(

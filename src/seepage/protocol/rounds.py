@@ -106,24 +106,36 @@ def play(
         crafted = craft(model, tuple(exchanges))
         if crafted is None:
             break
-        if crafted.clients is not None and Grant.TARGET_CLIENT not in grants:
-            # A secure sum over one targeted client would be that client's update.
-            raise NotApplicable(missing_grants(frozenset({Grant.TARGET_CLIENT}), threat, aggregation))
+        if crafted.clients is not None and not (_any_of(crafted) & grants):
+            raise NotApplicable(
+                missing_grants(_any_of(crafted) - {Grant.CHOOSE_CLIENTS}, threat, aggregation)
+            )
         batches = data(number)
-        selected = range(len(batches)) if crafted.clients is None else crafted.clients
-        if absent := [c for c in selected if not 0 <= c < len(batches)]:
+        aimed_at = range(len(batches)) if crafted.clients is None else crafted.clients
+        if absent := [c for c in aimed_at if not 0 <= c < len(batches)]:
             raise DataError(
                 f"the server addresses client {absent[0]}, but only {len(batches)} take part: raise the "
                 "protocol's number of clients, or address others."
             )
         # What a dishonest server keeps is never what clients run: a hook on it would see their examples.
         received = Broadcast(received_model(crafted.model, agreed), number)
-        updates = (step(received, batches[c]) for c in selected)
+        selected, others = aimed_at, received
+        if crafted.others is not None:
+            selected, others = range(len(batches)), Broadcast(received_model(crafted.others, agreed), number)
+        updates = (step(received if c in aimed_at else others, batches[c]) for c in selected)
         held.use({c: batches[c] for c in selected})
         exchanges += view.exchanges(
             Broadcast(crafted.model, number), updates, selected, batches, crafted.secret
         )
     return held.played(tuple(exchanges), [(e.broadcast.round, e.clients) for e in exchanges])
+
+
+def _any_of(crafted: Crafted) -> frozenset[Grant]:
+    """A secure sum over one targeted client would be that client's update; over several it is a sum."""
+    if crafted.others is not None:
+        return frozenset({Grant.DIFFERENT_MODELS})
+    several = {Grant.CHOOSE_CLIENTS} if len(crafted.clients or ()) > 1 else set()
+    return frozenset({Grant.TARGET_CLIENT, *several})
 
 
 def play_honest(

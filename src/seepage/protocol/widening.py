@@ -79,7 +79,12 @@ def as_sent(crafted: Crafted, like: nn.Module) -> Crafted:
     """
     if wide_model(like) is like:
         return crafted
-    model, default = copy.deepcopy(crafted.model), model_placement(like)[1]
+    others = None if crafted.others is None else _narrowed(crafted.others, like)
+    return replace(crafted, model=_narrowed(crafted.model, like), others=others)
+
+
+def _narrowed(crafted: nn.Module, like: nn.Module) -> nn.Module:
+    model, default = copy.deepcopy(crafted), model_placement(like)[1]
     expected = {name: t.dtype for name, t in (*like.named_parameters(), *like.named_buffers())}
     with torch.no_grad():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -95,7 +100,7 @@ def as_sent(crafted: Crafted, like: nn.Module) -> Crafted:
                     "choose gentler settings of the attack, or audit the model in float32."
                 )
             tensor.data = narrow
-    return replace(crafted, model=model)
+    return model
 
 
 def _narrow(values: Tensor) -> bool:

@@ -95,7 +95,7 @@ def height(model: nn.Module, layer: LastLayer, inputs: Tensor) -> float:
     part = {layer.name: model.get_submodule(layer.name)}
     with torch.no_grad(), training_mode(model, False), hooked(part, after=remember):
         run_model(model, inputs)
-    return max(float(out[0].abs().max()), torch.finfo(out[0].dtype).tiny ** 0.5)
+    return max(float(out[0].abs().max()), math.sqrt(torch.finfo(out[0].dtype).tiny))
 
 
 def weights_below(model: nn.Module, head: Head, layer: LastLayer) -> list[nn.Parameter]:

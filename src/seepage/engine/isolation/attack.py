@@ -130,8 +130,13 @@ class IsolatedAttack(Attack):
             return None
         crafted = rebuilt(answer, model)
         self._numbers[id(crafted)] = (crafted, name)
-        clients = answer.get("clients")
-        return Crafted(crafted, Token(name), None if clients is None else tuple(int(c) for c in clients))
+        clients, others = answer.get("clients"), answer.get("others")
+        return Crafted(
+            crafted,
+            Token(name),
+            None if clients is None else tuple(int(c) for c in clients),
+            None if others is None else rebuilt(others, model),
+        )
 
     def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
         self._know(known)

@@ -93,7 +93,8 @@ class Session:
         self.models[number] = crafted.model
         self.secrets[number] = crafted.secret
         clients = None if crafted.clients is None else [int(client) for client in crafted.clients]
-        return {**described(crafted.model, self.models[model]), "clients": clients}
+        others = None if crafted.others is None else described(crafted.others, self.models[model])
+        return {**described(crafted.model, self.models[model]), "clients": clients, "others": others}
 
     def reconstruct(self, *, exchanges: list[int], seed: int) -> Any:
         import time

@@ -1,0 +1,1 @@
+"""Secure sums: attacks that get single clients out of them."""
