@@ -64,7 +64,7 @@ def participation_by_counts(sums: Tensor, windows: Sequence[Sequence[int]], coun
     rounds, clients = len(sums), len(counts)
     if clients > _MOST:
         raise NotApplicable(
-            f"the participation of {clients} clients is unknown, and of more than {_MOST} it is not looked for: "
+            f"the participation of {clients} clients is unknown, and more than {_MOST} are not looked for: "
             "give `participation`, which a server that chose the clients knows."
         )
     left, sizes, _ = torch.linalg.svd(sums.double().cpu(), full_matrices=False)
