@@ -3,7 +3,7 @@
     SEEPAGE_DATA=... python benchmarks/membership.py [--batches 5] [--first-seed 75000] [--only mnist]
 
 Each batch has n members; as many others come from the same test set, with the members' own labels, so that a
-label alone tells nothing. Networks: the small CNN of fishing_fedavg.py, untrained and trained, and a dense one.
+label alone tells nothing. Networks: the CNN of fishing_fedavg.py, untrained and trained, and a dense one.
 Made on seeds below 1000 with images below 8000; examples come from the images from 8000 on. Areas are pooled
 over batches: the interval takes examples for independent. One thread, CPU seconds.
 """

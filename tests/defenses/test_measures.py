@@ -44,6 +44,10 @@ def audit(folder: Path, **settings: Any) -> AuditLog:
                 "threat": {"base": "honest_but_curious", "deny": ["individual_updates", "target_client"]},
             },
         ),
+        (
+            {"name": "same_model"},
+            {"batch_size": 4, "threat": {"base": "honest_but_curious", "deny": ["different_models"]}},
+        ),
     ],
     ids=lambda value: value.get("name", ""),
 )
@@ -95,7 +99,7 @@ def test_bad_settings_are_one_sentence(tmp_path: Path, defense: dict[str, Any], 
 
 def test_every_measure_says_what_it_is() -> None:
     measures = [entry for entry in DEFENSES.values() if isinstance(entry, MeasureEntry)]
-    assert len(measures) == 4
+    assert len(measures) == 5
     for entry in measures:
         assert entry.runs_at == "protocol" and entry.guarantee == "heuristic"
         assert entry.trusts and entry.adaptive.endswith(".")

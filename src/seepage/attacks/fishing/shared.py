@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from torch import Tensor, nn
 from seepage.attacks.base import Around, Attack
 from seepage.attacks.fishing.bisection import State
 from seepage.attacks.fishing.catch import REQUIRED, Catch, invert_catch
-from seepage.attacks.fishing.dying import Dying
 from seepage.attacks.fishing.head import (
     Head,
     check_batch_independence,
@@ -46,8 +46,8 @@ class Hook:
     """Binary search: what the answers before this query amounted to."""
     loud: float = 1.0
     """Class fishing: times the model's own row."""
-    dying: Dying | None = None
-    """Class fishing in several local steps."""
+    dying: Any = None
+    """Class fishing in several local steps: how its answer is read (`dying.Dying`)."""
     notes: tuple[str, ...] = ()
 
 
