@@ -1,9 +1,10 @@
-"""Was a given example in the batch? Areas under ROC curves of three tests, with their intervals.
+"""Was a given example in the batch? Areas under ROC curves of four tests, with their intervals.
 
     SEEPAGE_DATA=... python benchmarks/membership.py [--batches 5] [--first-seed 75000] [--only mnist]
 
 Each batch has n members; as many others come from the same test set, with the members' own labels, so that a
 label alone tells nothing. Networks: the CNN of fishing_fedavg.py, untrained and trained, and a dense one.
+The server has 128 public examples among the images 5000 to 8000.
 Made on seeds below 1000 with images below 8000; examples come from the images from 8000 on. Areas are pooled
 over batches: the interval takes examples for independent. One thread, CPU seconds.
 """
@@ -17,12 +18,12 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from fishing_fedavg import FIRST_IMAGE, dataset, network
+from fishing_fedavg import FIRST_IMAGE, TAUGHT, dataset, network
 from seepage.attacks.membership import membership
 from seepage.core.types import Batch, Broadcast, Exchange, LocalTraining
 from seepage.data import Dataset
 from seepage.metrics.membership import roc
-from seepage.protocol import THREATS, knowledge, local_update
+from seepage.protocol import custom_threat, knowledge, local_update
 
 LOCAL = {
     "gradient": LocalTraining(),
@@ -54,21 +55,27 @@ def drawn(data: Dataset, examples: int, seed: int) -> Batch:
     return Batch(data.inputs[chosen], data.labels[chosen])
 
 
+def public(data: Dataset, seed: int) -> Batch:
+    order = torch.randperm(FIRST_IMAGE - TAUGHT, generator=torch.Generator().manual_seed(seed))
+    chosen = TAUGHT + order[:128]
+    return Batch(data.inputs[chosen], data.labels[chosen])
+
+
 def line(kind: str, name: str, what: str, examples: int, seeds: range) -> str:
     data, local = dataset(name, kind), LOCAL[what]
-    scores: dict[str, list[Tensor]] = {"dot": [], "cosine": [], "span": []}
+    scores: dict[str, list[Tensor]] = {"dot": [], "cosine": [], "matched": [], "span": []}
     start = time.process_time()
     for seed in seeds:
         model, asked = net(kind, name, seed % 2), drawn(data, examples, seed)
         update = local_update(Broadcast(model), asked.select(slice(examples)), local)
         exchange = Exchange(broadcast=Broadcast(model), update=update, clients=(0,))
         known = knowledge(
-            THREATS["honest_but_curious"],
+            custom_threat("honest_but_curious", grant=["auxiliary_data"]),
             "per_client",
             spec=data.spec,
             loss="cross_entropy",
             local=local,
-            auxiliary=None,
+            auxiliary=public(data, seed),
             seed=seed,
         )
         found = membership(exchange, known, asked)

@@ -69,6 +69,35 @@ def test_the_span_lies_on_a_plateau(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.span is not None and roc(found.span[:20], found.span[20:]).area == 1.0
 
 
+def test_the_filter_is_the_explicit_inverse() -> None:
+    """C^-1 written out, on a network small enough for it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    asked, public = images(60, labels=None, seed=6), images(50, labels=None, seed=7)
+    exchange, known = seen(model, asked.select(slice(30))), known_to(auxiliary=public)
+    found = membership(exchange, known, asked).matched
+    rows = module._gradients(exchange, known, public)
+    whole = torch.cat([t.flatten().double() for t in exchange.update.tensors.values()])
+    own, middle = module._gradients(exchange, known, asked), rows.mean(dim=0)
+    covariance = (rows - middle).T @ (rows - middle)
+    covariance += module._NOISE * covariance.trace() * torch.eye(len(covariance), dtype=torch.float64)
+    inverse, x = torch.linalg.inv(covariance), own - middle
+    expected = (x @ inverse @ (30 * (whole - middle))) / (x @ inverse * x).sum(dim=1)
+    assert found is not None and torch.allclose(found, expected, rtol=1e-6)
+    assert membership(exchange, known_to(), asked).matched is None
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1e-3, 3e-3])
+def test_the_filter_lies_on_a_plateau(monkeypatch: pytest.MonkeyPatch, noise: float) -> None:
+    monkeypatch.setattr(module, "_NOISE", noise)
+    asked, public = images(60, labels=None, seed=8), images(200, labels=None, seed=9)
+    exchange = seen(dense_net(), asked.select(slice(30)))
+    found = membership(exchange, known_to(auxiliary=public), asked)
+    assert found.matched is not None
+    area = roc(found.matched[:30], found.matched[30:]).area
+    assert area > 0.8 and area > roc(found.dot[:30], found.dot[30:]).area
+
+
 def test_nothing_but_the_update_is_used_and_bad_questions_are_refused() -> None:
     asked = images(6, labels=None)
     exchange = seen(dense_net(), asked.select(slice(3)))
