@@ -51,7 +51,7 @@ class StudySpec(AuditSpec):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         each, batch = self.training.examples, self.protocol.batch_size
-        if each % batch and self.training.sampling == "turns":
+        if isinstance(each, int) and each % batch and not self.training.poisson:
             raise ValueError(
                 f"training.examples ({each}) must be a multiple of protocol.batch_size ({batch}), "
                 "for a round uses one batch of them"
@@ -89,11 +89,13 @@ class StudySpec(AuditSpec):
         """One point for each defense at each strength. objects: model, data and given, as in `Grid`."""
         title = self.title or f"{self.model.name} on {self.data.name}"
         shared = {name: getattr(self, name) for name in AuditSpec.model_fields if name != "budget"}
-        points = []
+        training, points = self.training, []
+        if training.tuned is None and training.lr is None:
+            training = training.model_copy(update={"tuned": True})
         for ref in self.points():
             chosen = () if ref.name == NONE else _together(ref)
             spec = AuditSpec(**{**shared, "defenses": chosen, "title": f"{title}, defense: {ref.title}"})
-            points.append(Point(spec=spec, key=ref.key, title=ref.title, training=self.training, defense=ref))
+            points.append(Point(spec=spec, key=ref.key, title=ref.title, training=training, defense=ref))
         asked = self.model_dump(mode="json")
         return Grid(
             kind="study",
