@@ -1,9 +1,9 @@
 """Canaries inside a private training: what its releases show of one example (Andrew et al. 2023).
 
-A canary is an example whose gradient has a random direction, of a norm far above the clipping bound. It joins
-the real examples: it is drawn as they are, clipped as they are, and lies under the same noise. Each canary has
-a part of the release for itself, so that none disturbs another, and whatever stands in that part without it is
-independent of its direction.
+A canary is an example whose gradient has a random direction, of a norm far above the clipping bound. It
+joins the real examples: it is drawn as they are, clipped as they are, and lies under the same noise. Each
+canary has a part of the release for itself, so that none disturbs another, and whatever stands in that part
+without it is independent of its direction.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ def random_directions(count: int, width: int, seed: int) -> Tensor:
     >>> random_directions(3, 5, 0).norm(dim=1).round(decimals=4).tolist()
     [1.0, 1.0, 1.0]
     """
-    drawn = torch.from_numpy(np.random.default_rng(seed).standard_normal((count, width), dtype=np.float32))
-    return drawn / drawn.norm(dim=1, keepdim=True)
+    drawn = np.random.default_rng(seed).standard_normal((count, width), dtype=np.float32)
+    directions: Tensor = torch.from_numpy(drawn)
+    directions /= directions.norm(dim=1, keepdim=True)
+    return directions
 
 
 class Canaries:
@@ -55,6 +57,8 @@ class Canaries:
         """Whether the client that is now at work has them."""
         self._schedule, self._releases = schedule, 0
         self._chance = np.random.default_rng([seed, 1])
+        self._whose = torch.ones(count, dtype=torch.bool)
+        """Canaries that the last release may hold: whose turn it was is known, who was sampled is not."""
 
     def join(self, clipped: Tensors, clip: float) -> Tensors:
         """The sum of clipped gradients with the canaries that this round draws."""
@@ -64,6 +68,7 @@ class Canaries:
         else:  # in one of the batches that take turns
             turn = self._releases % self._schedule.turns
             drawn = np.arange(count) % self._schedule.turns == turn
+            self._whose = torch.from_numpy(drawn)
         self._releases += 1
         norms = LONG * self.directions.norm(dim=1)
         factors = LONG * clip_factors(norms, clip) * torch.from_numpy(drawn)
@@ -79,4 +84,5 @@ class Canaries:
     def look(self, released: Tensors, clipped: Tensors) -> None:
         """What a release holds beside the real examples."""
         beside = torch.cat([(released[name] - tensor).flatten() for name, tensor in clipped.items()])
-        self.seen += beside[: self.seen.numel()].view_as(self.seen).to(self.seen)
+        parts = beside[: self.seen.numel()].view_as(self.seen).to(self.seen)
+        self.seen[self._whose] += parts[self._whose]

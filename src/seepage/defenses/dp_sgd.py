@@ -76,9 +76,7 @@ def dp_sgd(
             model, parameters, buffers, batch, loss, clip=clip, user_examples=user_examples, at_once=at_once
         )
         planted = around.canaries if around.canaries is not None and around.canaries.active else None
-        noisy = add_noise(
-            clipped if planted is None else planted.join(clipped, clip), sigma * clip, source
-        )
+        noisy = add_noise(clipped if planted is None else planted.join(clipped, clip), sigma * clip, source)
         if planted is not None:
             planted.look(noisy, clipped)
         parts = -(-(drawn or len(batch)) // user_examples)

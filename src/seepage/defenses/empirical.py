@@ -40,7 +40,8 @@ class Empirical:
     def contradicts(self, claimed: float) -> bool:
         """The claim cannot hold.
 
-        >>> Empirical(estimate=9.0, low=8.0, high=10.0, at_least=5.0, delta=1e-5, canaries=100).contradicts(3.0)
+        >>> found = Empirical(estimate=9.0, low=8.0, high=9.9, at_least=5.0, delta=1e-5, canaries=100)
+        >>> found.contradicts(3.0)
         True
         """
         return self.at_least > claimed
@@ -48,8 +49,9 @@ class Empirical:
     def words(self, claimed: float | None = None) -> str:
         """One sentence."""
         said = (
-            f"{self.canaries} canaries: ε about {self.estimate:.3g} ({self.low:.3g} to {self.high:.3g}) if the "
-            f"mechanism is Gaussian, and at least {self.at_least:.3g} in any case (95 %), at δ = {self.delta:g}"
+            f"{self.canaries} canaries: ε about {self.estimate:.3g} ({self.low:.3g} to {self.high:.3g}) if "
+            f"the mechanism is Gaussian, and at least {self.at_least:.3g} in any case (95 %), at δ = "
+            f"{self.delta:g}"
         )
         if claimed is None:
             return f"{said}."
@@ -164,5 +166,7 @@ def _bound(cosines: Tensor, threshold: float, size: int, delta: float, confidenc
     true = float(beta_distribution.ppf(1 - confidence, hits, count - hits + 1)) if hits else 0.0
     half = (size - 1) / 2
     # cos = 2 B - 1 with B ~ Beta(half, half)
-    false = float(beta_distribution.logsf((1 + min(threshold, 1 - 1e-12)) / 2, half, half))
+    false = float(beta_distribution.logsf((1 + threshold) / 2, half, half)) if threshold < 1 else -math.inf
+    if false == -math.inf:  # beyond what it computes: a cap has at most half of sin(angle)^(size - 1)
+        false = half * math.log(max(1 - threshold**2, 1e-12)) - math.log(2)
     return -math.inf if true <= delta else math.log(true - delta) - false

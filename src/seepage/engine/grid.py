@@ -52,7 +52,7 @@ class TrainingSpec(BaseModel):
 
     @property
     def validated(self) -> int:
-        """Examples by which the learning rate and the last round are chosen: half as many as are tested on."""
+        """Examples that choose the learning rate and the last round: half as many as are tested on."""
         return -(-self.test_examples // 2) if self.tuned else 0
 
     @property

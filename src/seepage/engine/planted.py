@@ -71,7 +71,7 @@ def of_clients(
     """
     if claim.by_example:
         return None
-    step = _sending(prepared, seed)
+    step = _Sending(prepared, seed)
     entry = DEFENSES.find(claim.record.defense.name)
     others = prepared.spec.protocol.clients - 1 if entry.runs_at == "server" else 0
     sent = Broadcast(model, 0)
@@ -87,7 +87,7 @@ def of_clients(
     return from_cosines(torch.stack(cosines), size=size, delta=prepared.spec.delta, releases=claim.releases)
 
 
-class _sending:
+class _Sending:
     """A client whose training gives a chosen update, inside its defenses."""
 
     def __init__(self, prepared: Prepared, seed: int) -> None:

@@ -10,9 +10,9 @@ from seepage.data import Dataset
 from seepage.engine.given import hold
 from seepage.engine.grid import MOST_EXAMPLES, Grid, Point, TrainingSpec
 from seepage.engine.identity import CodeReader, digest
+from seepage.engine.measures import with_measures
 from seepage.engine.origin import made_by, trained_by
 from seepage.engine.prepare import Prepared, local_training, prepare, prepare_again, read_data
-from seepage.engine.measures import with_measures
 from seepage.engine.promise import schedule_of
 from seepage.engine.shared import LastShared
 from seepage.record import BASELINE, TRAINING, AttackRef
@@ -101,8 +101,9 @@ class Points:
             each -= each % (wanted.batch_size or lcm(*sizes))
         if each < 1:
             raise SpecError(
-                f"{len(prepared.dataset)} examples are too few for {wanted.clients} clients beside {held_out} "
-                "held-out ones: lower training.test_examples, training.clients or protocol.batch_size."
+                f"{len(prepared.dataset)} examples are too few for {wanted.clients} clients beside "
+                f"{held_out} held-out ones: lower training.test_examples, training.clients or "
+                "protocol.batch_size."
             )
         return wanted.model_copy(update={"examples": each})
 

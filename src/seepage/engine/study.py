@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from seepage.core.errors import SpecError
 from seepage.defenses import DEFENSES
@@ -33,20 +33,12 @@ class StudySpec(AuditSpec):
     Its `budget` is the time after which no cell is begun any more.
     """
 
-    attacks: tuple[AttackSpec, ...] = (AttackSpec(name="analytic_extraction"),)
-    """Named, for every point must face the same ones."""
+    attacks: Literal["auto"] | tuple[AttackSpec, ...] = AUTO
+    """auto: all that fit the deployment without a defense, inside half of the budget; every point faces the
+    same ones."""
     training: TrainingSpec = TrainingSpec()
     prior_success: Number = Field(default=0.01, gt=0, lt=1)
     """kappa: the chance that a server rebuilds an example without any update, for the theoretical bound."""
-
-    @field_validator("attacks", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        if value == AUTO:
-            raise ValueError(
-                'a study compares defenses under the same attacks, so "auto" does not go here: name them'
-            )
-        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 COARSE = (1.0, 0.1, 10.0, 100.0)
-"""Times the protocol's rate, tried first: clipping to a tenth of a gradient's norm wants ten times as much."""
+"""Times the protocol's rate, tried first: clipping to a tenth of a gradient's norm wants ten times more."""
 FINE = (10**-0.5, 10**0.5)
 """Then around the best of them."""
 TRIAL = 0.25

@@ -53,9 +53,7 @@ class FixedFilters(nn.Module):
         return (found / (spread + _FLOOR)).reshape(len(x), -1)
 
 
-def filtered_mlp(
-    spec: InputSpec, *, hidden: Sequence[int] = (64,), orientations: int = 8
-) -> nn.Sequential:
+def filtered_mlp(spec: InputSpec, *, hidden: Sequence[int] = (64,), orientations: int = 8) -> nn.Sequential:
     """Fixed filters and a dense network that is trained on what they give.
 
     >>> from seepage.core.types import Modality
