@@ -57,18 +57,17 @@ class Canaries:
         """Whether the client that is now at work has them."""
         self._schedule, self._releases = schedule, 0
         self._chance = np.random.default_rng([seed, 1])
-        self._whose = torch.ones(count, dtype=torch.bool)
-        """Canaries that the last release may hold: whose turn it was is known, who was sampled is not."""
+        self._theirs = True
+        """Whether the last release may hold them: whose turn it was is known, who was sampled is not."""
 
     def join(self, clipped: Tensors, clip: float) -> Tensors:
         """The sum of clipped gradients with the canaries that this round draws."""
         count = len(self.directions)
         if self._schedule.poisson:
             drawn = self._chance.random(count) < self._schedule.sampling_rate
-        else:  # in one of the batches that take turns
-            turn = self._releases % self._schedule.turns
-            drawn = np.arange(count) % self._schedule.turns == turn
-            self._whose = torch.from_numpy(drawn)
+        else:  # they are in the first of the batches that take turns
+            self._theirs = self._releases % self._schedule.turns == 0
+            drawn = np.full(count, self._theirs)
         self._releases += 1
         norms = LONG * self.directions.norm(dim=1)
         factors = LONG * clip_factors(norms, clip) * torch.from_numpy(drawn)
@@ -84,5 +83,5 @@ class Canaries:
     def look(self, released: Tensors, clipped: Tensors) -> None:
         """What a release holds beside the real examples."""
         beside = torch.cat([(released[name] - tensor).flatten() for name, tensor in clipped.items()])
-        parts = beside[: self.seen.numel()].view_as(self.seen).to(self.seen)
-        self.seen[self._whose] += parts[self._whose]
+        if self._theirs:
+            self.seen += beside[: self.seen.numel()].view_as(self.seen).to(self.seen)
