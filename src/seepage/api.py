@@ -145,7 +145,7 @@ def study(
 
     defenses: names, or tables with their settings; a list as a setting makes one point of each value.
     budget: no cell is begun after this time; the same call goes on with what was not run.
-    settings: any key of a study file: those of an audit, `attacks` (which must be named) among them, and
+    settings: any key of a study file: those of an audit, `attacks` among them, and
     `training`, a table of rounds, clients, examples, test_examples and seeds. The others are `audit`'s.
 
     >>> import tempfile

@@ -40,7 +40,8 @@ model   = "my_package.models:build"      # or a name: "mlp", "fcnn", "convnet"; 
 data    = "my_package.data:load"         # returns (x, y); or an .npz, a .csv, a folder of images, a name
 threat  = "malicious_server"             # it may also send crafted weights; or "honest_but_curious"
 seeds   = [0, 1, 2]                      # one batch and one training each: the +- of the table
-attacks = ["exact_extraction", "trap_weights"]  # the strongest of their kind
+attacks = "auto"                         # all that fit, in half of the budget; or names: seepage list
+budget  = "30m"                          # after it no cell is begun any more; the same command goes on
 adaptive = true                          # run each attack also by a server that knows the defense
 delta   = 1e-5                           # for the epsilon of the points with differential privacy
 
@@ -53,16 +54,16 @@ defenses = [
   "hide_bias",                                     # "central_dp", "refuse_traps": see docs/defenses.md
   {{name = "secure_sum", clients = 4}},              # the protocol: also "larger_batches", "median",
   {{name = "local_averaging", batches = 4}},         # see docs/defenses.md
-  {{name = "dp_sgd", clip = 1.0, sigma = [0.5, 2.0]}},  # the one with a proof
+  {{name = "dp_sgd", clip = 1.0, epsilon = [1.0, 3.0, 8.0]}},  # the one with a proof: a curve
 ]
 
 [protocol]
 batch_size = 16                          # examples a client uses in a round
 lr         = 0.1                         # also algorithm = "fedavg", local_epochs, aggregation, ...
 
-[training]                               # the short training that shows the price in accuracy
-rounds     = 100
-clients    = 4
-examples   = 64                          # each client's: a multiple of batch_size, used in turn
-test_examples = 256                      # held out: no client has them
+[training]                               # shows the price in accuracy, each defense at its own rate
+rounds     = 300                         # at most: it ends where the accuracy no longer rises
+clients    = 4                           # examples = 512 for each of them; by default up to 1,024
+test_examples = 256                      # held out: no client has them; half as many more choose the rate
+canaries   = 500                         # an empirical epsilon beside the accountant's; 0: none
 """

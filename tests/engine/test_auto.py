@@ -18,7 +18,8 @@ import seepage
 from seepage.attacks import ATTACKS
 from seepage.core.errors import SpecError
 from seepage.core.progress import Clock
-from seepage.engine.auto import LEAST_SHARE, line_up, searches
+from seepage.engine.auto import LEAST_SHARE, line_up, line_up_study, searches
+from seepage.engine.points import Points
 from seepage.engine.prepare import Prepared, prepare
 from seepage.engine.run import run_audit
 from seepage.engine.spec import parse_spec
@@ -255,9 +256,20 @@ def test_auto_in_a_list_is_auto_and_times_have_units() -> None:
     assert (spec.attacks, spec.budget) == ("auto", 300.0)
 
 
-def test_a_study_names_its_attacks_and_its_budget_is_no_attacks() -> None:
+def test_every_point_of_a_study_faces_what_auto_chose_for_the_plain_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    study = {**SMALL, "defenses": ["clipping", "pruning"], "training": {"examples": 16}, "budget": 60}
+    points, world = Points(parse_study(study).grid()), World(monkeypatch)
+    line_up_study(points, RunFolder(tmp_path / "run"), world.run_cell)
+    plain, *defended = ([ref for ref in points[n].refs if ref.name != "prior_only"] for n in range(3))
+    assert set(PASSIVE_DIRECT) <= {ref.name for ref in plain}
+    for refs in defended:  # each as it is, and once more by a server that knows the defense
+        assert [ref for ref in refs if ref.name != "adaptive"] == plain
+        assert [ref.plain for ref in refs if ref.name == "adaptive"] == plain
+
+
+def test_a_studys_budget_is_no_attacks() -> None:
     study = {**SMALL, "defenses": ["clipping"], "training": {"examples": 16}}
-    with pytest.raises(SpecError, match="name them"):
-        parse_study({**study, "attacks": "auto"})
     grid = parse_study({**study, "budget": 60}).grid()
     assert grid.budget == 60 and all(point.spec.budget is None for point in grid.points)

@@ -33,7 +33,7 @@ WANTED: dict[str, Any] = {
     "seeds": [0],
     "protocol": {"batch_size": 4, "lr": 0.5},
     "defenses": [{"name": "clipping", "norm": [0.5]}, {"name": "dp_sgd", "sigma": [2.0]}],
-    "training": {"rounds": 2, "clients": 2, "examples": 8, "test_examples": 100},
+    "training": {"rounds": 2, "clients": 2, "examples": 8, "test_examples": 100, "tuned": False},
     "device": "cpu",
 }
 
@@ -108,7 +108,7 @@ def test_training_equals_an_independent_loop(algorithm: str) -> None:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(torch.stack([end[name] for end in ends]).mean(dim=0))
-    trained = train(prepared, batches, seed=5, rounds=3)
+    trained, _ = train(prepared, batches, seed=5, rounds=3)
     for name, parameter in trained.named_parameters():
         assert torch.allclose(parameter, model.get_parameter(name), atol=1e-6)
     expected = (trained(held_out.inputs).argmax(dim=1) == held_out.labels).double().mean().item()

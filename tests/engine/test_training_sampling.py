@@ -41,6 +41,7 @@ def study(**training: Any) -> Points:
                 "examples": 400,
                 "test_examples": 100,
                 "sampling": "poisson",
+                "tuned": False,
                 **training,
             },
         }

@@ -169,7 +169,7 @@ def row(
     )
     return DefenseRow(
         point=point,
-        accuracy=Estimate.of([[accuracy]], SHARE),
+        accuracy=Estimate.of_counts([(round(1000 * accuracy), 1000)]),
         leaks=(one,),
         worst="attack",
         leakage=known,
@@ -306,7 +306,7 @@ def test_a_mechanism_without_its_noise_is_not_called_proven() -> None:
 def test_where_nothing_can_be_ranked_it_says_so() -> None:
     other = row("sign", 0.8, 0.0)
     assert "cannot rank" in advise(study(row("none", 0.9, 0.0), other)).headline
-    assert "learns nothing" in advise(study(row("none", 0.1, 1.0), other)).headline
+    assert "did not learn" in advise(study(row("none", 0.1, 1.0), other)).headline
     assert "None of these" in advise(study(row("none", 0.9, 1.0), row("clipping", 0.9, 1.0))).headline
 
 
@@ -413,3 +413,42 @@ def test_accuracies_are_counts_of_tested_examples() -> None:
     log = AuditLog(RunFolder(Path("x")), header_of(plain.point), (), tuple(cells))
     found = _row(log, plain.leaks, frozenset({"input"}), prior_success=0.01)
     assert found.accuracy == Estimate.of_counts([(5, 10), (10, 10)])
+
+
+@pytest.mark.parametrize(("right", "said"), [(84, True), (109, True), (150, False)])
+def test_a_model_that_did_not_learn_gets_no_recommendation(right: int, said: bool) -> None:
+    """Of 1000 examples in ten classes: three standard errors are 2.8 to 3.4 points."""
+    plain = row("none", right / 1000, 1.0)
+    advice = advise(study(plain, row("sign", right / 1000, 0.0)))
+    assert advice.headline.startswith("No recommendation: the model did not learn") is said
+    assert (advice.ranking == ()) is said and (advice.level == "unknown") is said
+
+
+def test_chance_is_the_largest_class_where_classes_are_uneven() -> None:
+    plain = row("none", 0.72, 1.0).model_copy(update={"chance": 0.7})
+    assert "guessing has 70 %" in advise(study(plain, row("sign", 0.7, 0.0))).headline
+
+
+def test_a_contradicted_promise_is_no_proof() -> None:
+    private = row("dp_sgd", 0.85, 0.0, epsilon=2.0)
+    broken = private.model_copy(update={"contradicted": True, "accuracy_note": "canaries show 50."})
+    assert advise(study(row("none", 0.9, 1.0), private)).level == "none_shown"
+    advice = advise(study(row("none", 0.9, 1.0), broken))
+    assert (
+        advice.level == "some" and "Its promise does not hold: canaries show 50." in advice.ranking[0].words
+    )
+
+
+def test_a_defense_that_some_attack_was_not_run_on_is_not_recommended() -> None:
+    other = row("sign", 0.85, 0.0)
+    unknown = Leak(attack=AttackRef(name="stronger"), status="failed", reason="out of memory")
+    gap = other.model_copy(update={"leaks": (*other.leaks, unknown)})
+    assert advise(study(row("none", 0.9, 1.0), gap)).ranking == ()
+
+
+def test_several_epsilons_of_one_mechanism_are_one_curve() -> None:
+    rows = (row("none", 0.9, 1.0), *(row("dp_sgd", 0.5 + e / 20, 0.1, epsilon=e) for e in (8.0, 1.0, 3.0)))
+    plot = build_plot(rows)
+    assert plot is not None and len(plot.curves) == 1
+    across = [float(spot.partition(",")[0]) for spot in plot.curves[0].split()]
+    assert len(across) == 3 and across == sorted(across)

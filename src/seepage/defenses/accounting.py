@@ -7,6 +7,7 @@ one record more (its gradient is zero in the other); all numbers are for a sensi
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from importlib import import_module
 
 from scipy.optimize import brentq
@@ -62,8 +63,14 @@ def gaussian_epsilon(*, sigma: float, delta: float, steps: int) -> float:
     return float(root)
 
 
-def pld_epsilon(*, sigma: float, delta: float, steps: int, sampling_rate: float = 1.0) -> float:
-    """By privacy loss distributions, rounded so that the result is an upper bound."""
+@lru_cache(maxsize=256)
+def pld_epsilon(
+    *, sigma: float, delta: float, steps: int, sampling_rate: float = 1.0, interval: float = 1e-4
+) -> float:
+    """By privacy loss distributions, rounded so that the result is an upper bound.
+
+    interval: to which losses are rounded up; a larger one is faster and lies further above.
+    """
     try:
         pld = import_module("dp_accounting.pld.privacy_loss_distribution")
     except ModuleNotFoundError:
@@ -71,7 +78,9 @@ def pld_epsilon(*, sigma: float, delta: float, steps: int, sampling_rate: float 
             "epsilon at a sampling rate below 1 needs the accountant dp-accounting: "
             "pip install 'seepage[dp]', or use sampling_rate = 1, which is never too small."
         ) from None
-    one = pld.from_gaussian_mechanism(standard_deviation=sigma, sampling_prob=sampling_rate)
+    one = pld.from_gaussian_mechanism(
+        standard_deviation=sigma, sampling_prob=sampling_rate, value_discretization_interval=interval
+    )
     return float(one.self_compose(steps).get_epsilon_for_delta(delta))
 
 

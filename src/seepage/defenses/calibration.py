@@ -8,12 +8,13 @@ from functools import lru_cache
 from scipy.optimize import brentq
 
 from seepage.core.errors import SpecError
-from seepage.defenses.accounting import epsilon as epsilon_of
-from seepage.defenses.accounting import gaussian_delta
+from seepage.defenses.accounting import gaussian_delta, pld_epsilon
 from seepage.defenses.entry import Schedule
 
 _FINE = 1e-3
 """Relative width to which a noise multiplier is searched; the end with the smaller epsilon is taken."""
+_ROUGH, _EXACT = 1e-3, 1e-4
+"""To which an accountant rounds losses while sigma is searched, and for the last word: above in both."""
 _MOST = 1e6
 """Noise multipliers beyond it drown every gradient."""
 
@@ -34,19 +35,30 @@ def noise_multiplier(
     if sampling_rate == 1:
         return math.sqrt(steps) * _one_release(epsilon, delta)
 
-    def excess(sigma: float) -> float:
-        return epsilon_of(sigma=sigma, delta=delta, steps=steps, sampling_rate=sampling_rate) - epsilon
+    def excess(sigma: float, interval: float = _ROUGH) -> float:
+        found = pld_epsilon(
+            sigma=sigma, delta=delta, steps=steps, sampling_rate=sampling_rate, interval=interval
+        )
+        return math.log(max(found, 1e-12) / epsilon)
 
     # Sampling only ever helps: without it the closed form is enough. Below a tenth an accountant has little
     # to say, and nobody would call it noise.
     high = math.sqrt(steps) * _one_release(epsilon, delta)
     low = min(0.1, high / 2)
+    # T samples at rate q have about sigma = q sqrt(T) times that of one release: where the search begins.
+    guess = min(high, max(2 * low, sampling_rate * high))
+    while guess < high and excess(guess) > 0:
+        low, guess = guess, min(high, 1.5 * guess)
+    high = guess
+    while low < high / 1.5 and excess(high / 1.5) <= 0:
+        high /= 1.5
+    low = max(low, high / 1.5)
     if excess(low) <= 0:
         return low
-    while high / low > 1 + _FINE:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return high
+    found = float(brentq(excess, low, high, xtol=_FINE / 4 * low)) if excess(high) < 0 else high
+    while excess(found, _EXACT) > 0 and found < high:  # the last word is the finer accountant's
+        found *= 1 + _FINE / 4
+    return found
 
 
 def _one_release(epsilon: float, delta: float) -> float:

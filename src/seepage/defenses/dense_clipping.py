@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from seepage.core.types import Batch
 from seepage.models.hooks import hooked
+from seepage.models.zoo.filters import FixedFilters
 from seepage.protocol.local import forward_loss
 
 Tensors = dict[str, Tensor]
@@ -40,7 +41,8 @@ class _Seen:
 
 
 def is_plain_dense(model: nn.Module) -> bool:
-    """Whether `dense_clipped_sum` holds: a chain of known layers that begins by flattening.
+    """Whether `dense_clipped_sum` holds: a chain of known layers that begins by flattening,
+    perhaps what fixed filters give.
 
     >>> is_plain_dense(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
     True
@@ -50,6 +52,7 @@ def is_plain_dense(model: nn.Module) -> bool:
     if type(model) is not nn.Sequential or len(model) == 0:
         return False
     layers = list(model)
+    layers = layers[type(layers[0]) is FixedFilters :]
     applied_once = len({id(layer) for layer in layers}) == len(layers)
     # pruning, the older weight norm: what clients train is not the weight that the layer is applied with
     own = [name.rpartition(".")[2] for name, _ in model.named_parameters(remove_duplicate=False)]
@@ -61,7 +64,7 @@ def is_plain_dense(model: nn.Module) -> bool:
         applied_once
         and plain_weights
         and default_flatten
-        and type(layers[0]) is nn.Flatten
+        and any(type(layer) is nn.Flatten for layer in layers[:1])
         and all(type(layer) in EXAMPLE_BY_EXAMPLE for layer in layers)
     )
 

@@ -75,7 +75,10 @@ def dp_sgd(
         clipped = clipped_sum(
             model, parameters, buffers, batch, loss, clip=clip, user_examples=user_examples, at_once=at_once
         )
-        noisy = add_noise(clipped, sigma * clip, source)
+        planted = around.canaries if around.canaries is not None and around.canaries.active else None
+        noisy = add_noise(clipped if planted is None else planted.join(clipped, clip), sigma * clip, source)
+        if planted is not None:
+            planted.look(noisy, clipped)
         parts = -(-(drawn or len(batch)) // user_examples)
         if loss == "cross_entropy_sum":  # the other losses are means
             parts = 1

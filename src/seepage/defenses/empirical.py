@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from scipy.stats import beta as beta_distribution
 from torch import Tensor
 
 from seepage.defenses.accounting import gaussian_epsilon
+from seepage.defenses.canaries import FEWEST, LONG, random_directions
 
+_TWO_SIDED = 1.96
 _THRESHOLDS = 64
 """Tried on one half of the canaries; the other half counts. Only how tight the bound is depends on them."""
 
@@ -27,7 +28,10 @@ class Empirical:
     """What canaries show of one mechanism."""
 
     estimate: float
-    """Epsilon of two Gaussians as far apart as the cosines are: right where the mechanism is one."""
+    """Epsilon of two Gaussians as far apart as the canaries' are: right where the mechanism is one."""
+    low: float
+    high: float
+    """The ends of its 95 % interval."""
     at_least: float
     """With 95 % confidence epsilon is no smaller, whatever the mechanism is."""
     delta: float
@@ -36,7 +40,8 @@ class Empirical:
     def contradicts(self, claimed: float) -> bool:
         """The claim cannot hold.
 
-        >>> Empirical(estimate=9.0, at_least=5.0, delta=1e-5, canaries=100).contradicts(3.0)
+        >>> found = Empirical(estimate=9.0, low=8.0, high=9.9, at_least=5.0, delta=1e-5, canaries=100)
+        >>> found.contradicts(3.0)
         True
         """
         return self.at_least > claimed
@@ -44,8 +49,9 @@ class Empirical:
     def words(self, claimed: float | None = None) -> str:
         """One sentence."""
         said = (
-            f"{self.canaries} canaries: ε about {self.estimate:.3g} if the mechanism is Gaussian, and at "
-            f"least {self.at_least:.3g} in any case (95 %), at δ = {self.delta:g}"
+            f"{self.canaries} canaries: ε about {self.estimate:.3g} ({self.low:.3g} to {self.high:.3g}) if "
+            f"the mechanism is Gaussian, and at least {self.at_least:.3g} in any case (95 %), at δ = "
+            f"{self.delta:g}"
         )
         if claimed is None:
             return f"{said}."
@@ -77,25 +83,67 @@ def empirical_epsilon(
     >>> 3.5 < found.estimate < 5.3, found.contradicts(4.38)
     (True, False)
     """
-    if canaries < 10 or size <= canaries:
-        raise ValueError(f"{canaries} canaries in {size} numbers: give at least 10, and fewer than numbers")
-    # Another generator than torch's: with one seed that would draw the mechanism's noise as a canary.
-    drawn = np.random.default_rng(seed).standard_normal((canaries, size), dtype=np.float32)
-    directions = torch.from_numpy(drawn)
-    directions /= directions.norm(dim=1, keepdim=True)
-    release = mechanism(directions * 1e3).to(directions)
+    if canaries < FEWEST or size <= canaries:
+        raise ValueError(
+            f"{canaries} canaries in {size} numbers: give at least {FEWEST}, and fewer than numbers"
+        )
+    directions = random_directions(canaries, size, seed)
+    release = mechanism(directions * LONG).to(directions)
     return from_cosines(directions @ release / release.norm(), size=size, delta=delta)
 
 
-def from_cosines(cosines: Tensor, *, size: int, delta: float = 1e-5) -> Empirical:
-    """From the cosines of canaries with the release; absent ones have mean 0, variance 1 / size."""
-    values = cosines.double()
+def from_cosines(cosines: Tensor, *, size: int, delta: float = 1e-5, releases: int = 1) -> Empirical:
+    """From the cosines of canaries with the release; absent ones have mean 0, variance 1 / size.
+
+    releases: such ones that the estimate is for; the bound stays that of the one that was seen.
+    """
     # Of a Gaussian mechanism both spreads agree. A measured one would cost more: at delta = 1e-5 an error of
     # 3 % in it (400 canaries) is one of 20 % in epsilon.
-    apart = float(values.mean()) * math.sqrt(size)
-    estimate = gaussian_epsilon(sigma=1 / apart, delta=delta, steps=1) if apart > 0 else 0.0
-    lower = lower_bound(values, size=size, delta=delta)
-    return Empirical(estimate=estimate, at_least=lower, delta=delta, canaries=len(values))
+    values = cosines.double()
+    apart = float(values.mean()) * math.sqrt(size * releases)
+    return _found(values, apart, size=size, delta=delta)
+
+
+def from_parts(seen: Tensor, directions: Tensor, *, delta: float = 1e-5) -> Empirical:
+    """From parts (canaries, numbers) of releases or of their sum, each with one canary's direction in it.
+
+    The estimate takes the noise from all parts together, across the directions; the bound takes each part's
+    cosine by itself, whose distribution without a canary is known.
+
+    >>> from seepage.defenses.canaries import random_directions
+    >>> directions = random_directions(2000, 20, 0)
+    >>> noise = torch.randn(2000, 20, generator=torch.Generator().manual_seed(1))
+    >>> found = from_parts(directions + noise, directions)  # sigma = 1, whose epsilon is 4.38
+    >>> found.low < 4.38 < found.high, found.at_least < 4.38
+    (True, True)
+    """
+    seen, directions = seen.double(), directions.double()
+    along = (seen * directions).sum(dim=1)
+    across = seen - along.unsqueeze(1) * directions
+    count, width = seen.shape
+    spread = float(across.square().sum()) ** 0.5 / math.sqrt(count * (width - 1))
+    apart = float(along.mean()) / spread if spread > 0 else math.inf
+    return _found(along / seen.norm(dim=1), apart, size=width, delta=delta)
+
+
+def _found(cosines: Tensor, apart: float, *, size: int, delta: float) -> Empirical:
+    """apart: of the two Gaussians, in standard deviations."""
+    off = _TWO_SIDED / math.sqrt(len(cosines))  # each canary's own noise; known to be 1
+    ends = [_epsilon_of(apart + shift, delta) for shift in (-off, 0.0, off)]
+    return Empirical(
+        estimate=ends[1],
+        low=ends[0],
+        high=ends[2],
+        at_least=lower_bound(cosines, size=size, delta=delta),
+        delta=delta,
+        canaries=len(cosines),
+    )
+
+
+def _epsilon_of(apart: float, delta: float) -> float:
+    if apart <= 0:
+        return 0.0
+    return gaussian_epsilon(sigma=1 / apart, delta=delta, steps=1) if apart < math.inf else math.inf
 
 
 def lower_bound(cosines: Tensor, *, size: int, delta: float, confidence: float = 0.95) -> float:
@@ -118,5 +166,7 @@ def _bound(cosines: Tensor, threshold: float, size: int, delta: float, confidenc
     true = float(beta_distribution.ppf(1 - confidence, hits, count - hits + 1)) if hits else 0.0
     half = (size - 1) / 2
     # cos = 2 B - 1 with B ~ Beta(half, half)
-    false = float(beta_distribution.logsf((1 + min(threshold, 1 - 1e-12)) / 2, half, half))
+    false = float(beta_distribution.logsf((1 + threshold) / 2, half, half)) if threshold < 1 else -math.inf
+    if false == -math.inf:  # beyond what it computes: a cap has at most half of sin(angle)^(size - 1)
+        false = half * math.log(max(1 - threshold**2, 1e-12)) - math.log(2)
     return -math.inf if true <= delta else math.log(true - delta) - false

@@ -7,11 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from seepage.core.errors import SpecError
 from seepage.core.registry import Entry, summary, wants
 from seepage.core.types import Defense, Grant, InputSpec, LocalTraining
+
+if TYPE_CHECKING:
+    from seepage.defenses.canaries import Canaries
 
 RunsAt = Literal["client", "server", "protocol"]
 Guarantee = Literal["formal (DP)", "heuristic"]
@@ -58,6 +61,8 @@ class Deployment:
     """Somebody looks at single updates, not only at their aggregate."""
     input: InputSpec | None = None
     """Shape and range of one example."""
+    canaries: Canaries | None = None
+    """Of a training whose releases are audited: they join the first client's examples."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,8 +106,17 @@ def _by_user(
 
 def _clipped(grads: Tensors, clip: float) -> Tensors:
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads.values()]).norm(dim=0)  # (n,)
-    factors = (clip / norms).clamp(max=1.0)  # an all-zero gradient: clip / 0 = inf, clamped to 1
+    factors = clip_factors(norms, clip)
     return {name: torch.tensordot(factors.to(found), found, dims=1) for name, found in grads.items()}
+
+
+def clip_factors(norms: Tensor, clip: float) -> Tensor:
+    """What brings each norm down to `clip` at most.
+
+    >>> clip_factors(torch.tensor([0.0, 0.5, 4.0]), 1.0).tolist()
+    [1.0, 1.0, 0.25]
+    """
+    return (clip / norms).clamp(max=1.0)  # an all-zero gradient: clip / 0 = inf, clamped to 1
 
 
 def check_counts(user_examples: int, at_once: int | None) -> None:

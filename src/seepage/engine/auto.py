@@ -6,11 +6,12 @@ import inspect
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seepage.attacks import ATTACKS
 from seepage.engine.fits import not_listed, why_not
 from seepage.engine.identity import version
+from seepage.engine.points import Points
 from seepage.engine.prepare import Prepared, planned_refs
 from seepage.engine.rehearsal import Forecast, Rehearsal, RunCell, updates_of
 from seepage.engine.shared import Shared
@@ -38,10 +39,12 @@ _TRUST = 2.0
 """An estimate may be wrong by this factor: a search with less room than that gets a time limit."""
 
 
-def line_up(prepared: Prepared, folder: RunFolder, run_cell: RunCell, *, reserved: float = 0.0) -> Prepared:
+def line_up(
+    prepared: Prepared, folder: RunFolder, run_cell: RunCell, *, reserved: float = 0.0, times: int = 1
+) -> Prepared:
     """The audit with its attacks settled, and with the reason for every one that is left out.
 
-    reserved: the share of the budget that is not theirs.
+    reserved: the share of the budget that is not theirs. times: that each attack is run, on every seed.
 
     A run that was begun keeps the attacks in its log: timing them again could lead to others.
     """
@@ -55,8 +58,31 @@ def line_up(prepared: Prepared, folder: RunFolder, run_cell: RunCell, *, reserve
             )
     wanted = prepared.spec.attacks
     if wanted == AUTO:
-        return _chosen(prepared, run_cell, reserved)
+        return _chosen(prepared, run_cell, reserved, times)
     return _named(prepared, wanted, run_cell, reserved)
+
+
+STUDY_BUDGET = 600.0
+"""Seconds for a study whose attacks are auto and that has no budget: what is left to attacks goes by it."""
+_FOR_ATTACKS = 0.5
+"""Of a study's budget; trainings take the rest."""
+
+
+def line_up_study(points: Points, folder: RunFolder, run_cell: RunCell) -> None:
+    """The attacks of a study: those that fit the deployment without a defense, for every point."""
+    first, count = points[0], len(points.grid.points)
+    if first.spec.attacks != AUTO:
+        return
+    total = STUDY_BUDGET if points.grid.budget is None else points.grid.budget
+    limited = replace(first, spec=first.spec.model_copy(update={"budget": total}))
+    # at every point, and once more by the twin that knows the defense
+    chosen = line_up(limited, folder, run_cell, reserved=1 - _FOR_ATTACKS, times=2 * count)
+    plain = [ref for ref in chosen.refs if ref.name != BASELINE]
+    wanted = [AttackSpec(name=ref.name, options=ref.params) for ref in plain]
+    for number in range(count):
+        prepared = points[number]
+        refs = planned_refs(wanted, prepared.spec)
+        points.settle(number, prepared.with_attacks(refs, not_tried=chosen.not_tried))
 
 
 @dataclass
@@ -77,13 +103,13 @@ class _Purse:
         self.promised += self.cells * seconds_of_a_cell
 
 
-def _chosen(prepared: Prepared, run_cell: RunCell, reserved: float) -> Prepared:
+def _chosen(prepared: Prepared, run_cell: RunCell, reserved: float, times: int) -> Prepared:
     """auto: direct attacks, the cheapest first; then searches, each with the time that is left."""
     names = [name for name in ATTACKS if name not in (BASELINE, ADAPTIVE)]
     shared = Shared(prepared, prepared.spec.seeds[0])
     left_out = {name: why for name in names if (why := why_not(shared, name)) is not None}
     fitting = [name for name in names if name not in left_out]
-    purse, rehearsal, around = _begin(prepared, run_cell, len(fitting), reserved)
+    purse, rehearsal, around = _begin(prepared, run_cell, len(fitting), reserved, times)
     forecasts: dict[str, Forecast] = {}
     for name in fitting:
         if not searches(name) and purse.left_for_a_cell <= around:
@@ -145,13 +171,13 @@ def _named(prepared: Prepared, wanted: Sequence[AttackSpec], run_cell: RunCell, 
 
 
 def _begin(
-    prepared: Prepared, run_cell: RunCell, attacks: int, reserved: float
+    prepared: Prepared, run_cell: RunCell, attacks: int, reserved: float, times: int = 1
 ) -> tuple[_Purse, Rehearsal, float]:
     """The purse less the baseline, and the seconds that go into a cell besides the attack."""
     spec = prepared.spec
     seconds = (1 - reserved) * (DEFAULT_BUDGET if spec.budget is None else spec.budget)
     twins = len(planned_refs([AttackSpec(name="analytic_extraction")], spec)) > 2
-    purse = _Purse(seconds, len(spec.seeds) * (2 if twins else 1), time.perf_counter())
+    purse = _Purse(seconds, times * len(spec.seeds) * (2 if twins else 1), time.perf_counter())
     rehearsal = Rehearsal(prepared, run_cell, limit=_REHEARSED * seconds / max(1, attacks))
     baseline = AttackRef(name=BASELINE)
     rehearsal.warm_up(baseline)

@@ -13,6 +13,7 @@ from seepage.engine.grid import Job
 from seepage.engine.points import Points
 from seepage.engine.rehearsal import Rehearsal, updates_of
 from seepage.engine.training import train_cell
+from seepage.engine.tuning import COST
 from seepage.record import ADAPTIVE, BASELINE, TRAINING, RunHeader
 
 LONGEST = 10.0
@@ -115,12 +116,12 @@ def _rehearsed(points: Points, kind: Sequence[Job], limit: float) -> tuple[Job, 
 
 def _training(points: Points, number: int) -> float:
     """By a few of its rounds."""
-    training, prepared = points.grid.points[number].training, points.trained(number)
-    assert training is not None
+    training, prepared = points.training(number), points.trained(number)
     taken = []
     for rounds in (1, 1 + _ROUNDS):
         begun = time.perf_counter()
         train_cell(prepared, max(points.grid.points[number].training_seeds) + 1, rounds)
         taken.append(time.perf_counter() - begun)
     one = max(0.0, taken[1] - taken[0]) / _ROUNDS
-    return taken[0] + (training.rounds - 1) * one
+    trainings = COST if training.tuned else 1.0
+    return taken[0] + trainings * (training.rounds - 1) * one

@@ -5,34 +5,67 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from seepage.core import amounts
 from seepage.engine.recorded import settled
-from seepage.engine.spec import AuditSpec, Count, Seed
+from seepage.engine.spec import AuditSpec, Count, CountFromZero, Number, Seed
 from seepage.record import TRAINING, AttackRef, DefenseRef, Kind
+
+MOST_EXAMPLES = 1024
+"""Of a client, where nobody says how many it holds: what a round costs does not depend on it, and with more a
+short training never sees an example twice."""
 
 
 class TrainingSpec(BaseModel):
-    """The short federated training in which each defense shows what it costs. Same budget for all."""
+    """The federated training in which each defense shows what it costs. Same budget for all."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     rounds: Count = 100
+    """At most, where it is `tuned`: it ends when the accuracy no longer rises."""
     clients: Count = 4
-    examples: Count = 64
-    """Each client's; a round uses `batch_size` of them, taken in turn."""
+    examples: Count | Literal["all"] | None = None
+    """Each client's; a round uses `batch_size` of them, taken in turn. all: whatever is not held out. None:
+    the same, up to `MOST_EXAMPLES`."""
     batch_size: Count | None = None
     """Of a table, where attacks look at fewer examples than anybody would train on; None: the protocol's."""
     sampling: Literal["turns", "poisson"] = "turns"
     """poisson: a round draws each of a client's examples with chance batch_size / examples, as the accounting
     of sampled DP-SGD needs it."""
+    rate: Number | None = Field(default=None, gt=0, lt=1)
+    """That chance itself, in the place of batch_size."""
+    lr: Number | None = Field(default=None, gt=0)
+    """The learning rate; None: the protocol's."""
+    tuned: bool | None = None
+    """Choose a learning rate for each defense, by examples that are neither a client's nor tested on, and
+    train to a plateau. None: in a study, and unless `lr` is given."""
+    canaries: CountFromZero = 0
+    """Contributions in random directions that show what a private training's releases give away of one
+    example: an empirical epsilon beside the accountant's."""
     test_examples: Count = 256
     """Held out: no client has them."""
     seeds: tuple[Seed, ...] | None = None
     """How many, or which; None: those of the audit."""
+
+    @property
+    def validated(self) -> int:
+        """Examples that choose the learning rate and the last round: half as many as are tested on."""
+        return -(-self.test_examples // 2) if self.tuned else 0
+
+    @property
+    def poisson(self) -> bool:
+        return self.sampling == "poisson" or self.rate is not None
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if self.rate is not None and self.batch_size is not None:
+            raise ValueError("rate and batch_size say the same twice: give one of them")
+        if self.tuned and self.lr is not None:
+            raise ValueError("tuned chooses the learning rate: leave lr out, or say tuned = false")
+        return self
 
     @field_validator("seeds", mode="before")
     @classmethod

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import lcm
 
 from seepage.core.errors import SpecError
 from seepage.data import Dataset
 from seepage.engine.given import hold
-from seepage.engine.grid import Grid, Point
+from seepage.engine.grid import MOST_EXAMPLES, Grid, Point, TrainingSpec
 from seepage.engine.identity import CodeReader, digest
+from seepage.engine.measures import with_measures
 from seepage.engine.origin import made_by, trained_by
-from seepage.engine.prepare import Prepared, prepare, prepare_again, read_data
+from seepage.engine.prepare import Prepared, local_training, prepare, prepare_again, read_data
 from seepage.engine.promise import schedule_of
 from seepage.engine.shared import LastShared
 from seepage.record import BASELINE, TRAINING, AttackRef
@@ -70,21 +72,48 @@ class Points:
         others = [ref for ref in prepared.refs if ref.name != BASELINE]
         if others and not point.baseline:
             prepared = prepared.with_attacks(others)
-        if point.training is None:
+        training = self._settled(point, prepared)
+        if training is None:
             return prepared
         return replace(
             prepared,
-            run_key=digest(prepared.run_key, point.training.model_dump_json()),
-            training_schedule=schedule_of(prepared.spec, point.training),
+            run_key=digest(prepared.run_key, training.model_dump_json()),
+            training_schedule=schedule_of(prepared.spec, training),
         )
+
+    def training(self, number: int) -> TrainingSpec:
+        """What a point with a training trains on, with the number of examples settled."""
+        found = self._settled(self.grid.points[number], self[number])
+        assert found is not None
+        return found
+
+    def _settled(self, point: Point, prepared: Prepared) -> TrainingSpec | None:
+        """As many examples for every point: whole batches of each, where they take turns."""
+        wanted = point.training
+        if wanted is None or isinstance(wanted.examples, int):
+            return wanted
+        held_out = wanted.test_examples + wanted.validated
+        each = max(0, len(prepared.dataset) - held_out) // wanted.clients
+        if wanted.examples is None:
+            each = min(each, MOST_EXAMPLES)
+        if not wanted.poisson:
+            sizes = (with_measures(one.spec).protocol.batch_size for one in self.grid.points)
+            each -= each % (wanted.batch_size or lcm(*sizes))
+        if each < 1:
+            raise SpecError(
+                f"{len(prepared.dataset)} examples are too few for {wanted.clients} clients beside "
+                f"{held_out} held-out ones: lower training.test_examples, training.clients or "
+                "protocol.batch_size."
+            )
+        return wanted.model_copy(update={"examples": each})
 
     def trained(self, number: int) -> Prepared:
         """The same protocol with the training's clients, each with several batches that take turns, or with
         all of its examples where they are sampled."""
-        wanted, audited = self.grid.points[number].training, self[number]
-        assert wanted is not None
+        wanted, audited = self.training(number), self[number]
+        assert isinstance(wanted.examples, int)
         batch = wanted.batch_size or audited.spec.protocol.batch_size
-        if wanted.sampling == "poisson":
+        if wanted.poisson:
             batch = wanted.examples
         protocol = audited.spec.protocol.model_copy(
             update={
@@ -93,10 +122,12 @@ class Points:
                 "batch_size": batch,
                 "rounds": wanted.examples // batch,
                 "fresh_batches": True,
+                "lr": wanted.lr or audited.spec.protocol.lr,
             }
         )
-        update = {"protocol": protocol, "public_examples": wanted.test_examples}
-        return replace(audited, spec=audited.spec.model_copy(update=update))
+        update = {"protocol": protocol, "public_examples": wanted.test_examples + wanted.validated}
+        spec = audited.spec.model_copy(update=update)
+        return replace(audited, spec=spec, local=local_training(protocol))
 
     def made_by(self, number: int, attack: AttackRef, seed: int) -> dict[str, str]:
         """What one cell comes from."""
@@ -120,11 +151,11 @@ class Points:
 
     def _check_batches(self, number: int, point: Point) -> None:
         """What a measure makes of the protocol must fit the training, which has the same data for all."""
-        training, protocol = point.training, self[number].spec.protocol
-        assert training is not None
+        training, protocol = self.training(number), self[number].spec.protocol
+        assert isinstance(training.examples, int)
         batch = training.batch_size or protocol.batch_size
-        if training.sampling == "poisson":
-            self._check_sampling(point, batch)
+        if training.poisson:
+            self._check_sampling(point, training, 1 if training.rate else batch)
         elif training.examples % batch:
             raise SpecError(
                 f"{point.title}: a client's {training.examples} training examples do not divide into batches "
@@ -136,9 +167,9 @@ class Points:
                 f"{training.clients}, the same for every defense: raise it."
             )
 
-    def _check_sampling(self, point: Point, batch: int) -> None:
-        training, protocol = point.training, point.spec.protocol
-        assert training is not None
+    def _check_sampling(self, point: Point, training: TrainingSpec, batch: int) -> None:
+        assert isinstance(training.examples, int)
+        protocol = point.spec.protocol
         if batch > training.examples:
             raise SpecError(
                 f"{point.title}: a round cannot draw {batch} of a client's {training.examples} examples on "

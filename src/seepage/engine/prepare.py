@@ -19,6 +19,7 @@ from seepage.core.types import Batch, Defense, InputSpec, LocalTraining
 from seepage.core.user_code import current_folder_importable
 from seepage.data import Dataset, load_data, standardised
 from seepage.defenses import DefenseEntry, Deployment
+from seepage.defenses.canaries import Canaries
 from seepage.defenses.entry import Schedule
 from seepage.engine.checks import check_fakes, check_order, check_view
 from seepage.engine.gate import check_modality
@@ -134,7 +135,7 @@ class Prepared:
         """For what the server draws: the model, and the randomness of an attack."""
         return seed if self.spec.server_seed is None else self.spec.server_seed
 
-    def defenses(self, seed: int) -> list[Defense]:
+    def defenses(self, seed: int, canaries: Canaries | None = None) -> list[Defense]:
         """Built anew for every cell, so that a resumed run draws the same noise as an uninterrupted one."""
         protocol = self.spec.protocol
         deployment = Deployment(
@@ -144,6 +145,7 @@ class Prepared:
             aggregation=protocol.aggregation,
             sees_each_update=sees_each_update(self.threat, protocol.aggregation),
             input=self.data(seed).spec,
+            canaries=canaries,
         )
         wanted = wrappers(self.spec.defenses)
         check_order(wanted)

@@ -54,8 +54,11 @@ def schedule_of(spec: AuditSpec, training: TrainingSpec | None = None) -> Schedu
             turns, rate = 1, batch / protocol.holds
     else:
         batch, rounds = training.batch_size or protocol.batch_size, training.rounds
-        poisson = training.sampling == "poisson"
-        turns, rate = (1, batch / training.examples) if poisson else (training.examples // batch, 1.0)
+        assert isinstance(training.examples, int)  # `Points.training` has settled it
+        turns, rate = training.examples // batch, 1.0
+        if training.poisson:
+            turns, rate = 1, training.rate or batch / training.examples
+            batch = max(1, round(rate * training.examples))
     return Schedule(rounds=rounds, turns=turns, batch_size=batch, sampling_rate=rate, delta=spec.delta)
 
 

@@ -19,6 +19,7 @@ from seepage.engine.points import Points
 from seepage.engine.prepare import local_training
 from seepage.engine.spec import AttackSpec, AuditSpec, DefenseSpec
 from seepage.engine.training import train_cell
+from seepage.engine.tuning import COST
 from seepage.record import AttackRef, DefenseRef
 
 SHARE = 0.25
@@ -49,11 +50,12 @@ class Scale:
         """The largest that fits; None where even the smallest does not.
 
         >>> Scale.of(20, 1, 1797), Scale.of(20, 1, 200), Scale.of(100, 1, 200)
-        (Scale(factor=4, clients=8, tested=256), Scale(factor=2, clients=4, tested=40), None)
+        (Scale(factor=4, clients=8, tested=256), Scale(factor=2, clients=2, tested=80), None)
         """
         for factor, wanted in ((4, 8), (4, 4), (2, 4), (2, 2)):
             at_least = max(wanted, clients)
-            left = examples - at_least * factor * batch_size
+            # half as many again choose the learning rate
+            left = 2 * (examples - at_least * factor * batch_size) // 3
             if left >= _LEAST_TESTED:
                 return cls(factor=factor, clients=at_least, tested=min(_MOST_TESTED, left))
         return None
@@ -157,6 +159,7 @@ def _training(audit: Grid, spec: AuditSpec, scale: Scale, seconds: float) -> Tra
         examples=scale.factor * spec.protocol.batch_size,
         test_examples=scale.tested,
         seeds=spec.seeds[:_TRAININGS],
+        tuned=True,
     )
     points = Points(replace(audit, points=(_point(spec, None, wanted),)))
     try:
@@ -168,7 +171,7 @@ def _training(audit: Grid, spec: AuditSpec, scale: Scale, seconds: float) -> Tra
     except SeepageError:
         return None
     trainings = _TRAININGS * (1 + len([*remedies(spec, scale, crafted=True, rounds=1)]))
-    rounds = int(_FOR_TRAINING * seconds / (trainings * max(taken[1] / 3, 1e-6)))
+    rounds = int(_FOR_TRAINING * seconds / (trainings * COST * max(taken[1] / 3, 1e-6)))
     if rounds < _FEWEST_ROUNDS:
         return None
     return wanted.model_copy(update={"rounds": min(rounds, _MOST_ROUNDS)})

@@ -13,7 +13,7 @@ from typing import Any
 
 from seepage.core.errors import SeepageError
 from seepage.core.progress import Progress, listening
-from seepage.engine.auto import line_up
+from seepage.engine.auto import line_up, line_up_study
 from seepage.engine.cell import run_cell
 from seepage.engine.executors import Died, Engine, Work, choose, finished, open_executor, width
 from seepage.engine.executors.work import one_thread
@@ -73,6 +73,8 @@ def run_grid(
         folder.claim(fresh=fresh)
         if grid.kind == "audit":
             points.settle(0, line_up(points[0], folder, run_cell, reserved=reserved))
+        elif grid.kind == "study":
+            line_up_study(points, folder, run_cell)
         header = folder.open(make_header(points))
         todo, note = unfinished(points, header, folder)
         longest = LONGEST if grid.budget is None else min(LONGEST, grid.budget / 10)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from seepage.core.errors import SpecError
 from seepage.defenses import DEFENSES
@@ -33,25 +33,17 @@ class StudySpec(AuditSpec):
     Its `budget` is the time after which no cell is begun any more.
     """
 
-    attacks: tuple[AttackSpec, ...] = (AttackSpec(name="analytic_extraction"),)
-    """Named, for every point must face the same ones."""
+    attacks: Literal["auto"] | tuple[AttackSpec, ...] = AUTO
+    """auto: all that fit the deployment without a defense, inside half of the budget; every point faces the
+    same ones."""
     training: TrainingSpec = TrainingSpec()
     prior_success: Number = Field(default=0.01, gt=0, lt=1)
     """kappa: the chance that a server rebuilds an example without any update, for the theoretical bound."""
 
-    @field_validator("attacks", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        if value == AUTO:
-            raise ValueError(
-                'a study compares defenses under the same attacks, so "auto" does not go here: name them'
-            )
-        return value
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         each, batch = self.training.examples, self.protocol.batch_size
-        if each % batch and self.training.sampling == "turns":
+        if isinstance(each, int) and each % batch and not self.training.poisson:
             raise ValueError(
                 f"training.examples ({each}) must be a multiple of protocol.batch_size ({batch}), "
                 "for a round uses one batch of them"
@@ -89,11 +81,13 @@ class StudySpec(AuditSpec):
         """One point for each defense at each strength. objects: model, data and given, as in `Grid`."""
         title = self.title or f"{self.model.name} on {self.data.name}"
         shared = {name: getattr(self, name) for name in AuditSpec.model_fields if name != "budget"}
-        points = []
+        training, points = self.training, []
+        if training.tuned is None and training.lr is None:
+            training = training.model_copy(update={"tuned": True})
         for ref in self.points():
             chosen = () if ref.name == NONE else _together(ref)
             spec = AuditSpec(**{**shared, "defenses": chosen, "title": f"{title}, defense: {ref.title}"})
-            points.append(Point(spec=spec, key=ref.key, title=ref.title, training=self.training, defense=ref))
+            points.append(Point(spec=spec, key=ref.key, title=ref.title, training=training, defense=ref))
         asked = self.model_dump(mode="json")
         return Grid(
             kind="study",

@@ -60,7 +60,9 @@ def work(points: Points, job: Job, *, scratch: RunFolder | None = None) -> Resul
     made = points.made_by(job.point, job.attack, job.seed)
     try:
         if point.training is not None and job.attack.name == TRAINING:
-            result = Result(cell=train_cell(points.trained(job.point), job.seed, point.training.rounds))
+            wanted = points.training(job.point)
+            cell = train_cell(points.trained(job.point), job.seed, wanted.rounds, wanted)
+            result = Result(cell=cell)
         else:
             folder = None if scratch is None else scratch.at(point.key)
             key = f"{prepared.run_key} {origin_key(made)}"

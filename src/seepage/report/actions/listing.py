@@ -134,8 +134,11 @@ def _stops(plain: DefenseRow, row: DefenseRow, stopped: float) -> str:
 
 def _kept(result: StudyResult, plain: DefenseRow, row: DefenseRow) -> float | None:
     """None where one of the two is not known, or where the short training learns nothing by itself."""
-    chance = 1 / max(2, result.first.input.num_classes)
-    if plain.accuracy is None or row.accuracy is None or plain.accuracy.value <= chance:
+    from seepage.report.study.learned import chance_of, learned
+
+    classes = result.first.input.num_classes
+    chance = chance_of(plain, classes)
+    if plain.accuracy is None or row.accuracy is None or not learned(plain, classes):
         return None
     return min(1.0, max(0.0, (row.accuracy.value - chance) / (plain.accuracy.value - chance)))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from seepage.defenses import DEFENSES
 from seepage.record import epsilon_text
 from seepage.report.study.caveats import WEAK_EPSILON, adaptive_attacker, caveats, part_of_the_protocol
+from seepage.report.study.learned import chance_of, learned, why_not
 from seepage.report.study.result import DefenseRow, StudyResult
 from seepage.report.words import percent, with_interval
 
@@ -60,20 +61,26 @@ def advise(result: StudyResult) -> Advice:
 
 
 def _rank(result: StudyResult, plain: DefenseRow) -> tuple[Ranked, ...]:
-    chance = 1 / result.first.input.num_classes
-    if plain.accuracy is None or plain.accuracy.value <= chance:
+    classes = result.first.input.num_classes
+    chance = chance_of(plain, classes)
+    if plain.accuracy is None or not learned(plain, classes):
         return ()
     if plain.leakage is None or plain.leakage.value < LITTLE:
         return ()
     found = []
     for row in result.rows:
-        if row is plain or row.accuracy is None or row.leakage is None:
+        if row is plain or row.accuracy is None or row.leakage is None or _not_attacked(row):
             continue
         kept = _clip((row.accuracy.value - chance) / (plain.accuracy.value - chance))
         stopped = _clip(1 - round(row.leakage.value, 3) / round(plain.leakage.value, 3))
         found.append(Ranked(row=row, score=kept * stopped, words=_words(row, kept, stopped)))
     # At equal scores a proof comes before a heuristic.
     return tuple(sorted(found, key=lambda r: (-round(r.score, 2), not r.row.point.formal)))
+
+
+def _not_attacked(row: DefenseRow) -> bool:
+    """Some attack failed or was not run here: what it would have got is not known, and is not nothing."""
+    return any(one.status in {"failed", "not_run"} for pair in row.leaks for one in pair.both)
 
 
 def _words(row: DefenseRow, kept: float, stopped: float) -> str:
@@ -84,7 +91,14 @@ def _words(row: DefenseRow, kept: float, stopped: float) -> str:
     )
     if row.point.epsilon is None:
         return said + " No proof stands behind it."
+    if row.contradicted or row.point.broken:
+        return said + f" Its promise does not hold: {row.accuracy_note or row.point.broken}"
     said += f" Proven: ε = {epsilon_text(row.point.epsilon)} for {row.point.protects}"
+    if row.empirical_epsilon is not None and row.epsilon_at_least is not None:
+        said += (
+            f" (canaries show about {epsilon_text(row.empirical_epsilon)}, and at least "
+            f"{epsilon_text(row.epsilon_at_least)})"
+        )
     if row.bound_training is not None:
         said += f", and at most a chance of {percent(row.bound_training)} to rebuild one over the training"
     entry = DEFENSES.get(row.point.defense.name)
@@ -106,11 +120,8 @@ def _headline(result: StudyResult, plain: DefenseRow, ranking: Sequence[Ranked])
             "none_shown",
             "These attacks got nothing even without a defense: this study cannot rank defenses.",
         )
-    if plain.accuracy.value <= 1 / result.first.input.num_classes:
-        return (
-            "unknown",
-            "The training learns nothing even without a defense: raise training.rounds or protocol.lr.",
-        )
+    if not learned(plain, result.first.input.num_classes):
+        return "unknown", why_not(plain, result.first.input.num_classes)
     if not ranking:
         return (
             "high",
@@ -183,7 +194,8 @@ def _how_it_was_attacked(row: DefenseRow) -> str:
 
 
 def _proven(row: DefenseRow) -> bool:
-    return row.point.epsilon is not None and row.point.epsilon <= WEAK_EPSILON
+    promised = row.point.epsilon is not None and row.point.epsilon <= WEAK_EPSILON
+    return promised and not row.contradicted and not row.point.broken
 
 
 def _clip(value: float) -> float:

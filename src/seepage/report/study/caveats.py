@@ -80,11 +80,23 @@ def _of_the_attacks(result: StudyResult) -> Iterator[str]:
 
 def _of_the_training(result: StudyResult) -> Iterator[str]:
     training = result.log.header.spec["training"]
+    tuned = any(row.lrs for row in result.rows)
     yield (
-        f"Accuracy is that of a short training ({training['rounds']} rounds, {training['clients']} clients "
-        f"with {training['examples']} examples each) at the same learning rate for all; a defense that "
-        "shrinks updates would gain from a larger one, and a longer training may rank them otherwise."
+        f"Accuracy is that of a training of {'at most ' if tuned else ''}{training['rounds']} rounds with "
+        f"{training['clients']} clients, "
+        + (
+            "each defense at its own learning rate, chosen on examples that no client has (a deployment "
+            "would have to choose it without looking at private data)."
+            if tuned
+            else "at the same learning rate for all; a defense that shrinks updates would gain from a larger "
+            "one, and a longer training may rank them otherwise."
+        )
     )
+    if rising := [row.point.title for row in result.rows if row.still_rising]:
+        yield (
+            f"{', '.join(rising)}: the accuracy was still rising when the rounds were over; raise "
+            "training.rounds to see where it ends."
+        )
     if measures := [row.point.title for row in result.rows if part_of_the_protocol(row.point)]:
         yield (
             f"{', '.join(measures)}: the same number of rounds as the others, though larger batches and "

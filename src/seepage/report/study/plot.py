@@ -50,6 +50,8 @@ class TradeoffPlot:
     marks: tuple[PointMark, ...]
     front: str
     """The least leakage at each accuracy, as SVG points: stairs up to the most accurate point."""
+    curves: tuple[str, ...]
+    """Through the points of one mechanism at several epsilons, as SVG points."""
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
 
@@ -77,7 +79,8 @@ def build_plot(rows: Sequence[DefenseRow]) -> TradeoffPlot | None:
     step = 1 if ticks <= 6 else 2
     return TradeoffPlot(
         marks=tuple(marks),
-        front=" ".join(f"{x:.1f},{y:.1f}" for x, y in _stairs(front)),
+        front=_as_points(_stairs(front)),
+        curves=tuple(_as_points(line) for line in _curves(known, (low, high))),
         x_ticks=tuple(
             (_x(low + i / 10, low, high), f"{100 * low + 10 * i:.0f} %") for i in range(0, ticks + 1, step)
         ),
@@ -153,6 +156,22 @@ def _covers(label: str, x: float, y: float, to_left: bool, spot: tuple[float, fl
     start = x - LETTER * len(label) if to_left else x
     across = start - MARK < spot[0] < start + LETTER * len(label) + MARK
     return across and y - LINE + MARK / 2 < spot[1] < y + MARK
+
+
+def _curves(
+    known: Sequence[tuple[int, DefenseRow, Estimate, Estimate]], ends: tuple[float, float]
+) -> list[list[tuple[float, float]]]:
+    """From the smallest epsilon to the largest, one line for each mechanism that has several."""
+    lines: dict[str, dict[float, tuple[float, float]]] = {}
+    for _, row, accuracy, leakage in known:
+        if row.point.epsilon is not None:
+            spot = _x(accuracy.value, *ends), _y(leakage.value)
+            lines.setdefault(row.point.defense.name, {})[row.point.epsilon] = spot
+    return [[spots[value] for value in sorted(spots)] for spots in lines.values() if len(spots) > 1]
+
+
+def _as_points(line: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
 
 
 def _stairs(front: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

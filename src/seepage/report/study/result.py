@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from seepage.core.types import INPUT_SPACE
@@ -20,6 +21,18 @@ class DefenseRow(Record):
     point: DefenseRecord
     accuracy: Estimate | None
     accuracy_note: str = ""
+    chance: float | None = None
+    """Share of the tested examples that are of the largest class."""
+    lrs: tuple[float, ...] = ()
+    """Learning rates that were chosen for it, one for each training."""
+    still_rising: bool = False
+    """Some training was not at its plateau when its rounds were over."""
+    empirical_epsilon: float | None = None
+    """By canaries, as of a Gaussian mechanism; a mean over the trainings."""
+    epsilon_at_least: float | None = None
+    """By canaries, with 95 % confidence, whatever the mechanism: the largest of the trainings."""
+    contradicted: bool = False
+    """Canaries show more than was promised."""
     leaks: tuple[Leak, ...]
     worst: str = ""
     """The attack that leaked most, adaptive ones included."""
@@ -161,6 +174,7 @@ def _row(log: AuditLog, leaks: tuple[Leak, ...], counted: frozenset[str], prior_
         point=point,
         accuracy=Estimate.of_counts(reached) if reached else None,
         accuracy_note=next((cell.reason for cell in log.trainings if cell.reason), ""),
+        **_of_trainings([cell.batch_scores for cell in log.trainings]),
         leaks=leaks,
         worst=worst,
         leakage=leakage,
@@ -168,6 +182,22 @@ def _row(log: AuditLog, leaks: tuple[Leak, ...], counted: frozenset[str], prior_
         bound_seen=bound(seen * (point.uses_per_round or 1)),
         bound_training=bound(point.steps or 0),
     )
+
+
+def _of_trainings(scores: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """What else the record of the trainings says."""
+
+    def of(name: str) -> list[float]:
+        return [one[name] for one in scores if name in one]
+
+    return {
+        "chance": max(of("chance"), default=None),
+        "lrs": tuple(of("lr")),
+        "still_rising": 0.0 in of("plateau"),
+        "empirical_epsilon": fmean(of("empirical epsilon")) if of("empirical epsilon") else None,
+        "epsilon_at_least": max(of("epsilon at least"), default=None),
+        "contradicted": 1.0 in of("contradicted"),
+    }
 
 
 def _short_title(one: Leak) -> str:
