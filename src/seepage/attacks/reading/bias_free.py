@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from seepage.attacks.reading.claims import HALF_SURE, Candidates, Claims, vouch
 from seepage.attacks.reading.direction_grid import LEVELS, grey_levels
 from seepage.attacks.reading.peeling.tolerances import BEYOND, FINE
+from seepage.attacks.reading.products import as_computed
 from seepage.attacks.reading.rows import agreeing_rows, representatives, scan_rows
 from seepage.attacks.reading.scale import TOGETHER, expected_kappa, scale_note
 from seepage.core.types import INPUT_SPACE, Exchange, InputSpec, Knowledge, Reconstruction, RowCount
@@ -168,11 +169,14 @@ def _claims(
             unit=None,
             all_agree=False,
             evidence=None,
+            computed=as_computed(exchange, gradient),
+            believe_grid=False,
         ),
         replace(gradient, bias=bias),
         signals,
         kappa=expected_kappa(exchange, known),
         certain=False,
+        received=gradient,
     )
     # The grid proves the direction; the length only the signal: no looser than it is known, and not alone.
     fits = given.claimed & (given.mismatch <= BEYOND * signals.rounding)

@@ -222,6 +222,8 @@ def _claims(
             all_agree=alone and k == 1 and int(readings.support[0]) == readings.counts.active,
             accidents=accidents,
             evidence=readings.evidence,
+            computed=as_computed(exchange, gradient) if readings.evidence is not None else None,
+            tokens=layer.reads == "embedding",
         ),
         gradient,
         signals,

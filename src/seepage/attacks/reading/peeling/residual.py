@@ -55,6 +55,8 @@ class Found:
     """(k,) 0: plain extraction."""
     evidence: Tensor
     """(k,) that it is the product of one example alone, as `products.joint_evidence` has it; 0: none."""
+    times: Tensor
+    """(k,) as how many examples of its label the reading counts; each of them is listed."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,6 +78,7 @@ class Found:
             support=whole,
             round=whole,
             evidence=real.double(),
+            times=whole,
         )
 
     def typical(self) -> Tensor:
