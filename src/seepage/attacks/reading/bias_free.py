@@ -15,10 +15,17 @@ from torch import Tensor, nn
 from seepage.attacks.reading.claims import HALF_SURE, Candidates, Claims, vouch
 from seepage.attacks.reading.direction_grid import LEVELS, grey_levels
 from seepage.attacks.reading.peeling.tolerances import BEYOND, FINE
-from seepage.attacks.reading.products import as_computed
 from seepage.attacks.reading.rows import agreeing_rows, representatives, scan_rows
 from seepage.attacks.reading.scale import TOGETHER, expected_kappa, scale_note
-from seepage.core.types import INPUT_SPACE, Exchange, InputSpec, Knowledge, Reconstruction, RowCount
+from seepage.core.types import (
+    INPUT_SPACE,
+    Exchange,
+    InputSpec,
+    Knowledge,
+    Reconstruction,
+    RowCount,
+    UpdateKind,
+)
 from seepage.models.gradients import LayerGradient, layer_gradient
 from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.signals import BackwardSignals
@@ -169,7 +176,7 @@ def _claims(
             unit=None,
             all_agree=False,
             evidence=None,
-            computed=as_computed(exchange, gradient),
+            differs=exchange.update.kind is UpdateKind.DELTA,
             believe_grid=False,
         ),
         replace(gradient, bias=bias),

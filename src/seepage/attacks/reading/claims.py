@@ -54,6 +54,8 @@ class Candidates:
     """(k,) that each is the product of one example; see `products`. None: the update does not show it."""
     computed: torch.dtype | None = None
     """As `products.as_computed` has it."""
+    differs: bool = False
+    """The update is a difference of weights."""
     tokens: bool = False
     """The alphabet is a table of embeddings, in which no row is the mean of two."""
     believe_grid: bool = True
@@ -213,6 +215,7 @@ def _no_other_way(
             expected=labeller.expected,
             summed=labeller.signals.loss.endswith("_sum"),
             computed=candidates.computed,
+            fine=Residual(gradient).fine and not candidates.differs,
             signals=labeller.signals,
             span=lambda: _span(gradient, labeller.scale),
         ),
@@ -220,18 +223,18 @@ def _no_other_way(
     return sure & single
 
 
-def _counted(
-    candidates: Candidates, which: Tensor, labels: list[tuple[int, ...]], unit: Tensor
-) -> Counted:
+def _counted(candidates: Candidates, which: Tensor, labels: list[tuple[int, ...]], unit: Tensor) -> Counted:
     """Those of the candidates (w,) that labels fit."""
     grid, evidence, device = candidates.on_alphabet[which], candidates.evidence, which.device
+    # Copies with several labels are no product, and no near copies: those would leave the alphabet.
+    one = torch.tensor([len(set(several)) == 1 for several in labels], device=device)
     return Counted(
         features=candidates.features[which],
         labels=torch.tensor([several[0] for several in labels], device=device),
         row=candidates.rows[which],
         on_grid=grid & candidates.believe_grid,
         lone=torch.full_like(grid, evidence is not None),
-        evidence=unit.new_zeros(len(which)) if evidence is None else evidence[which],
+        evidence=unit.new_zeros(len(which)) if evidence is None else torch.where(one, evidence[which], 0.0),
         times=torch.tensor([max(several.count(y) for y in several) for several in labels], device=device),
         step=step_of(unit[which], grid),
     )

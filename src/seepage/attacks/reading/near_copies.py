@@ -76,7 +76,9 @@ class NearCopies:
 
 def _columns(spec: InputSpec, total: int, examples: int, device: torch.device) -> Tensor:
     """Columns that are moved: of a table, none that holds a category, which is there or not."""
-    categories = {column for group in spec.categories for column in group} if spec.shape == (total,) else set()
+    categories = (
+        {column for group in spec.categories for column in group} if spec.shape == (total,) else set()
+    )
     open_ = torch.tensor([c for c in range(total) if c not in categories], dtype=torch.long, device=device)
     most = max(_COLUMNS, _PASSES // (2 * max(1, examples)))
     if len(open_) <= most:

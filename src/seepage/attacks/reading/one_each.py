@@ -60,6 +60,8 @@ class Received:
     """The loss is a sum: what one example counts does not depend on how many there are."""
     computed: torch.dtype | None
     """As `products.as_computed` has it."""
+    fine: bool
+    """A gradient in full precision: its rank shows a copy that fires another neuron."""
     signals: BackwardSignals
     span: Callable[[], SignalSpan]
 
@@ -138,13 +140,13 @@ def _believed_on_grid(case: _Case) -> bool:
 def _believed_off_grid(case: _Case) -> bool:
     """The same; and besides, near copies would have shown in the products or the rank.
 
-    Where no row shows products, a gradient as it was computed is fine enough for the rank to tell, if any
-    copy fires another neuron; a difference of weights or a cast is not.
+    Where no row shows products, the rank of a gradient in full precision tells, if any copy fires another
+    neuron; that of a difference of weights or a cast does not.
     """
     received, counted = case.received, case.counted
     if not case.declared or received.summed:
         return case.declared
-    if received.computed is not None and not case.seen:
+    if received.fine and not case.seen:
         return 0 < received.span().rank <= round(received.expected or 0)
     if case.seen and speaks_for(counted.evidence[counted.lone], surely=True):
         return True

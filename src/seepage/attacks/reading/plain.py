@@ -223,6 +223,7 @@ def _claims(
             accidents=accidents,
             evidence=readings.evidence,
             computed=as_computed(exchange, gradient) if readings.evidence is not None else None,
+            differs=differs,
             tokens=layer.reads == "embedding",
         ),
         gradient,

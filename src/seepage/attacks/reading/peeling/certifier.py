@@ -81,7 +81,10 @@ class Certifier:
         times = [several.count(y) for several in match.labels for y in several]
         doubt = self.signals.rounding * (match.largest / readings.bias.abs())[which]
         found = self._found(readings.select(which), labels, match.mismatch[which], doubt, single)
-        return replace(found, times=torch.tensor(times, device=device))
+        count = torch.tensor(times, device=device)
+        # Copies with several labels are no product, and no near copies: those would leave the alphabet.
+        evidence = torch.where(single | (count > 1), found.evidence, 0.0)
+        return replace(found, times=count, evidence=evidence)
 
     def _found(
         self, readings: Readings, labels: Tensor, mismatch: Tensor, doubt: Tensor, single: Tensor

@@ -95,6 +95,7 @@ def _one_each(peeling: Peeling) -> Tensor:
         expected=peeling.expected,
         summed=peeling.signals.loss.endswith("_sum"),
         computed=peeling.residual.computed,
+        fine=peeling.residual.fine,
         signals=peeling.signals,
         span=lambda: peeling.certifier.spanned(peeling.active),
     )

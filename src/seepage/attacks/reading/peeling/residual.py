@@ -137,6 +137,11 @@ class Residual:
         """(N,) norm of each weight row's and bias' own rounding, where the update is a difference."""
         self.rounding = (weight, bias)
 
+    @property
+    def fine(self) -> bool:
+        """Whether it is a gradient in full precision: no difference of weights, no cast."""
+        return self.rounding is None and self.precision.relative <= Precision.of_type(torch.float32).relative
+
     def _block(self) -> int:
         return max(1, BLOCK_BYTES // max(1, self.weight.shape[1] * self.weight.element_size()))
 
