@@ -39,6 +39,7 @@ from seepage.protocol import local_update
 
 GRADIENT = LocalTraining()
 FEDAVG = LocalTraining(algorithm="fedavg", lr=0.1)
+STEPS = LocalTraining(algorithm="fedavg", lr=0.1, epochs=5)
 DEEP = (200,) * 5
 """With the output six layers, in which no neuron of the first is alone once inputs are normalised."""
 PUBLIC = 50
@@ -53,12 +54,15 @@ class Kind:
     hidden: tuple[int, ...] = (1000,)
     """Neurons of each hidden layer."""
     activation: Callable[[], nn.Module] = nn.ReLU
+    bias: bool = True
+    """Whether the first layer has one."""
     sharpness: float = 1.0
     """Factor on the output layer's weights: a large one saturates the loss."""
     trained: int = 0
     """Steps of Adam on other examples before the round."""
     alike: int = 0
-    """So many examples of the batch have a copy with one value moved by a grey step."""
+    """So many examples of the batch have a copy with one value moved by `steps` grey steps."""
+    steps: int = 1
     twice: int = 0
     """So many examples are in the batch twice."""
     relabelled: bool = False
@@ -107,6 +111,23 @@ KINDS: dict[str, Kind] = {
     "one class": Kind(one_class=True),
     "fedavg": Kind(local=FEDAVG),
     "fedavg undecl.": Kind(alike=10, declared=0.0, local=FEDAVG),
+    "deep p., half": Kind(hidden=(500, 200, 100), alike=10, declared=0.5),
+    "six p., half": Kind(hidden=DEEP, alike=10, declared=0.5),
+    "even few": Kind(alike=4, steps=2),
+    "even pairs": Kind(alike=10, steps=2),
+    "even undecl.": Kind(alike=10, steps=2, declared=0.0),
+    "even, half": Kind(alike=10, steps=2, declared=0.5),
+    "no bias": Kind(bias=False),
+    "no b. even few": Kind(bias=False, alike=4, steps=2),
+    "no b. pairs": Kind(bias=False, alike=10),
+    "no b. even": Kind(bias=False, alike=10, steps=2),
+    "no b. e. undecl.": Kind(bias=False, alike=10, steps=2, declared=0.0),
+    "no b. e., half": Kind(bias=False, alike=10, steps=2, declared=0.5),
+    "fedavg even few": Kind(alike=4, steps=2, local=FEDAVG),
+    "fedavg even": Kind(alike=10, steps=2, local=FEDAVG),
+    "5 steps": Kind(local=STEPS),
+    "5 steps pairs": Kind(alike=10, local=STEPS),
+    "5 steps even": Kind(alike=10, steps=2, local=STEPS),
     "unmixed": Kind(hidden=DEEP, normalised=True),
     "unm. pairs": Kind(hidden=DEEP, normalised=True, alike=4),
     "unm. all pairs": Kind(hidden=DEEP, normalised=True, alike=10),
@@ -119,6 +140,8 @@ KINDS: dict[str, Kind] = {
     "unm. trained": Kind(hidden=DEEP, normalised=True, trained=50),
 }
 LIMITS: dict[str, Kind] = {
+    "fedavg e., half": Kind(alike=10, steps=2, declared=0.5, local=FEDAVG),
+    "fedavg e. und.": Kind(alike=10, steps=2, declared=0.0, local=FEDAVG),
     "fedavg, half": Kind(alike=10, declared=0.5, local=FEDAVG),
     "unm. p., half": Kind(hidden=DEEP, normalised=True, alike=10, declared=0.5),
 }
@@ -220,7 +243,7 @@ def drawn(data: Dataset, private: Tensor, kind: Kind) -> Batch:
         low, high = values.min(), values.max()
         if data.spec.value_range is not None:
             low, high = (raw.new_tensor(v) for v in data.spec.value_range)
-        step = (high - low) / 255
+        step = kind.steps * (high - low) / 255
         raw[:, column] += torch.where(raw[:, column] < (low + high) / 2, step, -step)
     if kind.relabelled:
         labels = (labels + 1) % data.spec.num_classes
@@ -233,7 +256,8 @@ def network(data: Dataset, batch: Batch, private: Tensor, kind: Kind, seed: int)
     widths = [data.inputs[0].numel(), *kind.hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), kind.activation()]
+        biased = kind.bias or len(layers) > 1
+        layers += [nn.Linear(before, after, bias=biased), kind.activation()]
     output = nn.Linear(widths[-1], data.spec.num_classes)
     with torch.no_grad():
         output.weight *= kind.sharpness

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+
 from seepage.core.types import Batch, Exchange, Knowledge, LocalTraining, UpdateKind
 from seepage.protocol import local_update
+
+
+def shares(exchange: Exchange, known: Knowledge, batch: Batch) -> Tensor:
+    """(n,) how much of the gradient of these examples together is each one's own."""
+    local = LocalTraining(loss=known.loss)
+
+    def size(of: Batch) -> float:
+        sent = local_update(exchange.broadcast, of, local).tensors.values()
+        return float(sum(float(t.double().square().sum()) for t in sent)) ** 0.5
+
+    whole = size(batch) * (1 if known.loss.endswith("_sum") else len(batch))
+    own = [size(batch.select(slice(i, i + 1))) for i in range(len(batch))]
+    return torch.tensor(own, dtype=torch.float64) / max(whole, torch.finfo(torch.float64).tiny)
 
 
 def unexplained(exchange: Exchange, known: Knowledge, batch: Batch) -> float | None:

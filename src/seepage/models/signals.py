@@ -8,6 +8,8 @@ prediction is wrong, no candidate is certified, and nothing false is claimed.
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -40,6 +42,7 @@ class BackwardSignals:
 
     def __init__(self, model: nn.Module, layer: LinearLayer, spec: InputSpec, *, loss: str) -> None:
         self.model = model
+        self.of = layer
         self.layer = model.get_submodule(layer.name)
         weight = model.get_parameter(layer.weight).detach()
         bias = None if layer.bias is None else model.get_parameter(layer.bias).detach()
@@ -53,6 +56,10 @@ class BackwardSignals:
         coarser = self.precision.relative / Precision.of_type(torch.float32).relative
         self.rounding = ROUNDING * max(1.0, coarser)
         """Relative error of the signals."""
+
+    def precisely(self) -> BackwardSignals:
+        """The same in double precision, on a copy of the model."""
+        return BackwardSignals(copy.deepcopy(self.model).double(), self.of, self.spec, loss=self.loss)
 
     def at_one_row(self, features: Tensor, rows: Tensor) -> Tensor:
         """(k, labels): the signal of candidate j at row rows[j], for every label it may have."""

@@ -28,6 +28,8 @@ from seepage.models.layers import trace_linear_layers
 from seepage.protocol import aggregate, local_update
 
 COMPLETE = "explained completely"
+SUMMED = "cross_entropy_sum"
+"""Nets that are blind to most columns do not show what one example counts; a sum does not leave it open."""
 
 
 def told(result: Reconstruction, words: str) -> bool:
@@ -47,7 +49,7 @@ def false_claims(result: Reconstruction, batch: Batch, tolerance: float = 1e-4) 
 
 def test_an_example_that_is_never_alone_is_read_after_its_companion_was_taken_away() -> None:
     model, batch, spec = patterned([[0], [0], [0, 1], [0, 1]], 2)
-    result = exact_extraction().run([(seen := sent(model, batch, spec))[0]], seen[1])
+    result = exact_extraction().run([(seen := sent(model, batch, spec, loss=SUMMED))[0]], seen[1])
     assert recovered(result, batch) == [0, 1]
     assert told(result, "1 example(s) had a neuron of their own; 1 more")
     assert told(result, COMPLETE)
@@ -57,7 +59,7 @@ def test_an_example_that_is_never_alone_is_read_after_its_companion_was_taken_aw
 def test_exactly_the_examples_that_peeling_can_reach_are_claimed() -> None:
     # 0 alone; 1 after 0; 2 after 1. 3 and 4 appear only together with different others: never alone.
     model, batch, spec = patterned([[0], [0], [0, 1], [0, 1], [1, 2], [1, 2], [2, 3, 4]], 5)
-    exchange, known = sent(model, batch, spec)
+    exchange, known = sent(model, batch, spec, loss=SUMMED)
     result = exact_extraction().run([exchange], known)
     assert recovered(result, batch) == [0, 1, 2]
     assert false_claims(result, batch) == 0
@@ -68,7 +70,7 @@ def test_exactly_the_examples_that_peeling_can_reach_are_claimed() -> None:
 def test_a_longer_chain_is_peeled_to_its_end() -> None:
     n = 12
     model, batch, spec = patterned([[0]] * 2 + [[j, j + 1] for j in range(n - 1) for _ in range(2)], n)
-    exchange, known = sent(model, batch, spec)
+    exchange, known = sent(model, batch, spec, loss=SUMMED)
     result = exact_extraction().run([exchange], known)
     assert recovered(result, batch) == list(range(n))
     assert told(result, f"in {n} round(s)") and told(result, COMPLETE)
@@ -76,7 +78,7 @@ def test_a_longer_chain_is_peeled_to_its_end() -> None:
 
 def test_an_example_that_fires_nowhere_is_said_to_leave_no_trace() -> None:
     model, batch, spec = patterned([[0], [0], [1], [1]], 3)
-    exchange, known = sent(model, batch, spec)
+    exchange, known = sent(model, batch, spec, loss=SUMMED)
     result = exact_extraction().run([exchange], known)
     assert recovered(result, batch) == [0, 1]
     assert told(result, COMPLETE) and told(result, "1 further example(s) leave no trace")
@@ -87,15 +89,15 @@ def test_an_example_that_fires_nowhere_is_said_to_leave_no_trace() -> None:
 def test_copies_of_one_example_are_counted_with_their_labels(
     labels: tuple[int, int], eight_bit: bool
 ) -> None:
-    """On an alphabet. Off it, copies of their mean is what two nearly alike examples look like."""
+    """On an alphabet, and with other labels. Else two nearly alike examples look like copies of their mean."""
     model, batch, spec = patterned([[0], [0], [0, 1], [0, 1]], 2)
     three = torch.tensor([labels[0], int(batch.labels[1]), labels[1]])
     inputs = (batch.inputs * 255).round() / 255 if eight_bit else batch.inputs
     batch = Batch(torch.cat([inputs, inputs[:1]]), three)
-    exchange, known = sent(model, batch, spec)
+    exchange, known = sent(model, batch, spec, loss=SUMMED)
     result = exact_extraction().run([exchange], known)
     assert false_claims(result, batch) == 0
-    if eight_bit:
+    if eight_bit and labels[0] != labels[1]:
         assert len(result) == 3 and bool(result.claimed.all())
         assert torch.equal(result.label_counts, torch.bincount(batch.labels, minlength=4))
         assert told(result, COMPLETE)
@@ -149,7 +151,9 @@ def test_one_local_step_is_as_good_as_a_gradient(loss: str) -> None:
     training = LocalTraining(algorithm="fedavg", lr=1.0, loss=loss)
     exchange, known = sent(model, batch, spec, training=training, loss=loss)
     result = exact_extraction().run([exchange], known)
-    assert len(recovered(result, batch, 1e-3)) == 6
+    assert bool((errors(result.values, batch.inputs) <= 1e-3).any(0).all())
+    # Of a mean, half as many that have a near copy each would lead to the same difference of weights.
+    assert len(recovered(result, batch, 1e-3)) == (6 if loss.endswith("_sum") else 0)
     assert false_claims(result, batch, 1e-3) == 0
 
 

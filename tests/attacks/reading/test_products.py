@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seepage.attacks.reading.products import each_counts_once, joint_evidence, product_evidence
+from seepage.attacks.reading.products import joint_evidence, product_evidence, proves, speaks_for
 
 TYPES = [torch.float32, torch.float64]
 
@@ -75,10 +75,16 @@ def test_the_best_of_many_rows_pays_for_the_choice() -> None:
 def test_a_few_that_pass_among_many_that_do_not_prove_nothing() -> None:
     """Each of 20 means passes with probability .05: two or three of them do."""
     evidence = torch.full((20,), torch.inf, dtype=torch.float64)
-    for passed, declared in ((2, True), (4, True), (5, False)):
+    for passed, asked in ((2, speaks_for), (4, speaks_for), (5, proves)):
         some = evidence.clone()
         some[:passed] = math.log(0.05)
-        assert not each_counts_once(some, declared=declared)
+        assert not asked(some)
     evidence[:15] = math.log(0.05)
-    assert each_counts_once(evidence, declared=True) and each_counts_once(evidence, declared=False)
-    assert not each_counts_once(evidence[:0], declared=True)
+    assert speaks_for(evidence) and proves(evidence)
+    assert not speaks_for(evidence[:0])
+
+
+def test_one_that_passes_is_enough_for_a_declared_number_only_where_more_speaks_for_it() -> None:
+    """One mean of two in a table of 30 columns passes in one case of three."""
+    one = torch.tensor([math.log(1 / 3)])
+    assert speaks_for(one) and not speaks_for(one, surely=True) and not proves(one)

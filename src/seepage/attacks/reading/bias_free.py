@@ -17,7 +17,15 @@ from seepage.attacks.reading.direction_grid import LEVELS, grey_levels
 from seepage.attacks.reading.peeling.tolerances import BEYOND, FINE
 from seepage.attacks.reading.rows import agreeing_rows, representatives, scan_rows
 from seepage.attacks.reading.scale import TOGETHER, expected_kappa, scale_note
-from seepage.core.types import INPUT_SPACE, Exchange, InputSpec, Knowledge, Reconstruction, RowCount
+from seepage.core.types import (
+    INPUT_SPACE,
+    Exchange,
+    InputSpec,
+    Knowledge,
+    Reconstruction,
+    RowCount,
+    UpdateKind,
+)
 from seepage.models.gradients import LayerGradient, layer_gradient
 from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.signals import BackwardSignals
@@ -168,11 +176,14 @@ def _claims(
             unit=None,
             all_agree=False,
             evidence=None,
+            differs=exchange.update.kind is UpdateKind.DELTA,
+            believe_grid=False,
         ),
         replace(gradient, bias=bias),
         signals,
         kappa=expected_kappa(exchange, known),
         certain=False,
+        received=gradient,
     )
     # The grid proves the direction; the length only the signal: no looser than it is known, and not alone.
     fits = given.claimed & (given.mismatch <= BEYOND * signals.rounding)

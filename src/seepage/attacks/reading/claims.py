@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.attacks.reading.one_each import Counted, Received, one_each, step_of
 from seepage.attacks.reading.peeling.codes import NumberCode, Snapped
 from seepage.attacks.reading.peeling.labelling import Labelled, Labeller
 from seepage.attacks.reading.peeling.readings import Readings
-from seepage.attacks.reading.peeling.tolerances import BLOCK_BYTES, FINE, PROOF
-from seepage.attacks.reading.products import each_counts_once
-from seepage.attacks.reading.scale import TOGETHER, Scale, as_declared, counts_several_times
+from seepage.attacks.reading.peeling.residual import Residual
+from seepage.attacks.reading.peeling.span import SignalSpan
+from seepage.attacks.reading.peeling.tolerances import BLOCK_BYTES, FINE
+from seepage.attacks.reading.scale import TOGETHER, Scale
 from seepage.core.types import InputSpec
 from seepage.models.gradients import LayerGradient
 from seepage.models.precision import EXACT, Precision
@@ -50,6 +52,14 @@ class Candidates:
     """Every active row of the layer shows the same."""
     evidence: Tensor | None
     """(k,) that each is the product of one example; see `products`. None: the update does not show it."""
+    computed: torch.dtype | None = None
+    """As `products.as_computed` has it."""
+    differs: bool = False
+    """The update is a difference of weights."""
+    tokens: bool = False
+    """The alphabet is a table of embeddings, in which no row is the mean of two."""
+    believe_grid: bool = True
+    """Whether the grid and the declared number are enough; see `one_each`."""
     accidents: float = 0.0
     """Mixtures expected to be points of an alphabet by accident; see `codes.Snapped`."""
 
@@ -100,10 +110,12 @@ def vouch(
     *,
     kappa: float | None,
     certain: bool = True,
+    received: LayerGradient | None = None,
 ) -> Claims:
     """The candidates that some label explains, and nothing else does within rounding.
 
     certain: also where the model is certain of its prediction, if they lie on an alphabet.
+    received: the gradient that was received, where `gradient` has a bias that was made up.
     """
     count = len(candidates.rows)
     if count == 0 or gradient.scale is None or gradient.steps != 1:
@@ -134,8 +146,10 @@ def vouch(
     where = place[labelled.readings.row]
     claimed, mismatch = no.clone(), torch.full_like(observed, torch.inf)
     mismatch[where] = labelled.match.mismatch.to(mismatch)
-    seen = torch.where(labelled.readings.exact, PROOF, labelled.readings.evidence)[fits]
-    claimed[where] = fits & _no_other_way(candidates, labeller, seen)[where]
+    labels: list[tuple[int, ...]] = [()] * count
+    for k, several in zip(where.tolist(), labelled.match.labels, strict=True):
+        labels[k] = several
+    claimed[where] = fits & _no_other_way(candidates, labeller, received or gradient, labels)[where]
     kept = claimed[where].nonzero().squeeze(1)
     claimed[where[kept]] = ~_contradicted(labelled, kept, signals)
     scale = labeller.scale
@@ -177,19 +191,57 @@ def _same_within_rounding(readings: Readings, asked: Tensor) -> Tensor:
     return same
 
 
-def _no_other_way(candidates: Candidates, labeller: Labeller, evidence: Tensor) -> Tensor:
+def _no_other_way(
+    candidates: Candidates, labeller: Labeller, gradient: LayerGradient, labels: list[tuple[int, ...]]
+) -> Tensor:
     """(k,) bool: rounding leaves no value open, and it is no mean of several that are nearly alike.
 
-    evidence: of those that a label fits. Where the update shows no products, the declared number is taken at
-    its word; where it does, what is none holds another example.
+    labels: (k) those that fit each; none: not asked about.
     """
-    unit = candidates.features.abs().amax(1).double() if candidates.unit is None else candidates.unit
-    accurate = candidates.bound <= EXACT * unit
-    accurate &= not counts_several_times(labeller.scale, labeller.expected)
-    declared = as_declared(labeller.scale, labeller.expected)
-    if candidates.evidence is None:
-        accurate &= declared
-    else:
-        accurate &= (candidates.evidence <= 0) & each_counts_once(evidence, declared=declared)
-    sure: Tensor = candidates.on_alphabet | accurate
-    return sure
+    unit = candidates.features.abs().amax(1).double()
+    if candidates.unit is not None:
+        unit = torch.full_like(unit, candidates.unit)
+    sure: Tensor = candidates.on_alphabet | (candidates.bound <= EXACT * unit)
+    if candidates.evidence is not None:
+        sure &= candidates.on_alphabet | (candidates.evidence <= 0)
+    which = torch.tensor([len(several) > 0 for several in labels], device=sure.device).nonzero().squeeze(1)
+    if candidates.tokens or not len(which):
+        return sure
+    single = torch.zeros_like(sure)
+    single[which] = one_each(
+        _counted(candidates, which, [several for several in labels if several], unit),
+        Received(
+            scale=labeller.scale,
+            expected=labeller.expected,
+            summed=labeller.signals.loss.endswith("_sum"),
+            computed=candidates.computed,
+            fine=Residual(gradient).fine and not candidates.differs,
+            signals=labeller.signals,
+            span=lambda: _span(gradient, labeller.scale),
+        ),
+    )
+    return sure & single
+
+
+def _counted(candidates: Candidates, which: Tensor, labels: list[tuple[int, ...]], unit: Tensor) -> Counted:
+    """Those of the candidates (w,) that labels fit."""
+    grid, evidence, device = candidates.on_alphabet[which], candidates.evidence, which.device
+    # Copies with several labels are no product, and no near copies: those would leave the alphabet.
+    one = torch.tensor([len(set(several)) == 1 for several in labels], device=device)
+    return Counted(
+        features=candidates.features[which],
+        labels=torch.tensor([several[0] for several in labels], device=device),
+        row=candidates.rows[which],
+        on_grid=grid & candidates.believe_grid,
+        lone=torch.full_like(grid, evidence is not None),
+        evidence=unit.new_zeros(len(which)) if evidence is None else torch.where(one, evidence[which], 0.0),
+        times=torch.tensor([max(several.count(y) for y in several) for several in labels], device=device),
+        step=step_of(unit[which], grid),
+    )
+
+
+def _span(gradient: LayerGradient, scale: Scale | None) -> SignalSpan:
+    """In units of a sum over examples."""
+    residual = Residual(gradient)
+    residual.factor *= 1.0 if scale is None else scale.kappa
+    return SignalSpan(residual, residual.norm.nonzero().squeeze(1))

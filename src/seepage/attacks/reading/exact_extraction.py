@@ -177,7 +177,7 @@ def _peeled(
     else:
         peeling.read_only()
     outcome = Outcome.of(peeling)
-    plain = None if bool(outcome.certified.any()) else _by_alphabet(peeling, exchange)
+    plain = None if bool(outcome.certified.any()) else _by_alphabet(peeling, exchange, outcome)
     candidates = _candidates(peeling, outcome) if plain is None else _of_alphabet(plain)
     counts, label_note = _label_counts(exchange, known, peeling, outcome)
     inputs = code.inputs(candidates.features)
@@ -203,8 +203,8 @@ def _peeled(
     )
 
 
-def _by_alphabet(peeling: Peeling, exchange: Exchange) -> ByAlphabet | None:
-    """What needs no backward signal."""
+def _by_alphabet(peeling: Peeling, exchange: Exchange, outcome: Outcome) -> ByAlphabet | None:
+    """What needs no backward signal. Where signals did not show that each is one example, a number does not."""
     residual, moved = peeling.residual, None
     if exchange.update.kind is UpdateKind.DELTA:
         moved = (residual.weight, residual.bias)
@@ -214,7 +214,7 @@ def _by_alphabet(peeling: Peeling, exchange: Exchange) -> ByAlphabet | None:
         peeling.first,
         peeling.active,
         Gates(*peeling.signals.parameters, moved=moved),
-        num_examples=exchange.update.num_examples,
+        num_examples=None if outcome.alike else exchange.update.num_examples,
     )
 
 

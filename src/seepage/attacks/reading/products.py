@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.reading.peeling.tolerances import BLOCK_BYTES, PROOF
-from seepage.attacks.reading.scale import TOGETHER
 from seepage.core.types import Exchange, UpdateKind
 from seepage.models.gradients import LayerGradient
 from seepage.models.precision import Precision
@@ -32,7 +31,7 @@ _ROW = math.log(1 / 20)
 """The most that one row says. Values of a grid (k / 255, say) have digits in common and are moved together:
 of 69 rows with two faces one grey step apart, whose values are means of three such, two passed in 140 and 33
 values. Rows have other d, and are moved by themselves."""
-_ACCIDENT = math.log(1e-3)
+ACCIDENT = math.log(1e-3)
 """Chance below which products speak for the declared number of examples. Derived: that of `scale`, for a
 factor that nobody expected."""
 _VALUES = 1024
@@ -94,30 +93,37 @@ def _evidence(g: Tensor, d: Tensor) -> Tensor:
     return torch.where(refuted, torch.inf, chance)
 
 
-def each_counts_once(evidence: Tensor, *, declared: bool) -> bool:
-    """Whether readings of evidence (k,), whose signals agree on what one example counts, show that.
+def proves(evidence: Tensor) -> bool:
+    """Whether readings of evidence (k,), whose signals agree on what one example counts, show that by
+    themselves. Means of examples that are nearly alike agree too, on twice as much.
 
-    Means of examples that are nearly alike agree too, on twice as much. Where it is what was `declared`,
-    products must not speak against it: none is refuted, or those that pass do so by no accident. Else they
-    must prove it. A reading passes by accident where so many of its rows were tried that one was bound to:
-    its evidence is above 0, and it counts as refuted.
+    A reading passes by accident where so many of its rows were tried that one was bound to: its evidence is
+    above 0, and it counts as refuted. 0: no evidence.
 
-    >>> each_counts_once(torch.tensor([-2.0, -1.0]), declared=True)
-    True
-    >>> each_counts_once(torch.tensor([-2.0, torch.inf]), declared=True)
-    False
-    >>> each_counts_once(torch.tensor([0.7, 1.9]), declared=True)
-    False
-    >>> each_counts_once(torch.tensor([-9.0, -9.0, torch.inf]), declared=False)
-    True
+    >>> proves(torch.tensor([-9.0, -9.0, torch.inf])), proves(torch.tensor([-9.0, torch.inf]))
+    (True, False)
     """
+    return _accident(evidence) <= PROOF
+
+
+def speaks_for(evidence: Tensor, *, surely: bool = False) -> bool:
+    """Whether products of evidence (k,) do not speak against a number that was declared: none is refuted, or
+    those that pass do so by no accident. surely: the latter in any case.
+
+    >>> speaks_for(torch.tensor([-2.0, -1.0])), speaks_for(torch.tensor([-2.0, torch.inf]))
+    (True, False)
+    >>> speaks_for(torch.tensor([-2.0, -1.0]), surely=True)
+    False
+    """
+    passed = int((evidence <= 0).sum())
+    all_pass = passed == len(evidence) and not surely
+    return passed > 0 and (all_pass or _accident(evidence) <= ACCIDENT)
+
+
+def _accident(evidence: Tensor) -> float:
+    """Logarithm of the chance that so many pass by accident: which of them did is one choice of many."""
     products = evidence <= 0
-    tried, passed = len(evidence), int(products.sum())
-    # Which of them passed is one choice of many.
-    chance = float(evidence[products].sum()) + math.log(math.comb(tried, passed))
-    if declared:
-        return passed > 0 and (passed == tried or chance <= _ACCIDENT)
-    return passed >= TOGETHER and chance <= PROOF
+    return float(evidence[products].sum()) + math.log(math.comb(len(evidence), int(products.sum())))
 
 
 def best_proven(strength: Tensor, evidence: Tensor | None) -> Tensor:

@@ -223,11 +223,23 @@ def _fine(rows: Rows, known: Knowledge) -> Tensor:
 def _reconstruction(rows: Rows, exchange: Exchange, known: Knowledge) -> Reconstruction:
     """With the claims that the update of these rows, or the span alone, allows."""
     spec, notes, fine, raw = known.input, list(rows.notes), _fine(rows, known), rows.raw
-    proven, complete, label_counts = rows.all_in_span, None, None
+    # A mean of rows that are nearly alike lies in the span as well: they must be as many as were declared.
+    proven = rows.all_in_span and len(raw) == exchange.update.num_examples
+    complete, label_counts = None, None
     if rows.labels is not None and rows.counts is not None and bool((rows.counts > 0).all()):
-        raw, labels, fine = (t.repeat_interleave(rows.counts, dim=0) for t in (raw, rows.labels, fine))
+        several = rows.counts > 1
+        raw, labels, fine, several = (
+            t.repeat_interleave(rows.counts, dim=0) for t in (raw, rows.labels, fine, several)
+        )
         left = _left(raw, labels, exchange, known)
-        proven = complete = left is not None and left <= PROVEN
+        proven = left is not None and left <= PROVEN
+        if proven and bool(several.any()) and not _copies_differ(raw, labels, several, exchange, known):
+            fine = fine & ~several
+            notes.append(
+                f"{int(several.sum())} row(s) seem to be copies, and are not claimed: rows that are nearly "
+                "alike would lead to the same update as copies of their mean."
+            )
+        complete = proven and bool(fine.all())
         if left is not None:
             notes.append(
                 f"The update of these rows differs from the one sent by {left:.1g} of it"
@@ -247,6 +259,30 @@ def _reconstruction(rows: Rows, exchange: Exchange, known: Knowledge) -> Reconst
         complete=complete,
         notes=tuple(notes),
     )
+
+
+def _copies_differ(
+    raw: Tensor, labels: Tensor, several: Tensor, exchange: Exchange, known: Knowledge
+) -> bool:
+    """Whether rows that are nearly alike would not have been proven in the place of copies (k,) of one.
+
+    Of each pair of copies one is moved up and one down, in one column of numbers, by as little as counts.
+    """
+    spec = known.input
+    std = spec.std or (1.0,) * spec.shape[0]
+    categorical = {column for group in spec.categories for column in group}
+    order = torch.arange(len(raw), device=raw.device)
+    side = torch.where(order % 2 == 0, 1.0, -1.0) * several  # copies stand next to each other
+    for column in range(spec.shape[0]):
+        if column in categorical:
+            continue
+        step = 1.0 if column in spec.integer else EXACT * std[column]
+        moved = raw.clone()
+        moved[:, column] += side * step
+        left = _left(moved, labels, exchange, known)
+        if left is None or left <= PROVEN:
+            return False
+    return True
 
 
 def _left(raw: Tensor, labels: Tensor, exchange: Exchange, known: Knowledge) -> float | None:

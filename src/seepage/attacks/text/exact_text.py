@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.base import PerUpdateAttack
-from seepage.attacks.proof import unexplained
+from seepage.attacks.proof import shares, unexplained
 from seepage.attacks.text.encoder import read_encoder
 from seepage.attacks.text.ends import classes, last_tokens
 from seepage.attacks.text.growing import SAMPLE, Reader, grow, reader, tokens_at
@@ -26,6 +26,11 @@ from seepage.core.types import (
 from seepage.models.blocks import attention_of, blocks_of, reading_points
 from seepage.protocol import training_mode
 from seepage.protocol.losses import NEXT_TOKEN
+
+
+_TIMES = 10.0
+"""How much more than what is left a token's share of the update must be. Derived: `peeling.BEYOND`, ten root
+mean squares."""
 
 
 class ExactText(PerUpdateAttack):
@@ -125,13 +130,19 @@ def _settled(exchange: Exchange, known: Knowledge, ids: Tensor, notes: list[str]
     left = unexplained(exchange, known, Batch(ids, labels))
     rounding = max(torch.finfo(t.dtype).eps for t in exchange.update.tensors.values())
     proven = left is not None and left <= rounding**0.5
+    claimed = torch.zeros(len(ids), dtype=torch.bool)
+    if left is not None and proven:
+        # A wrong token changes as much of the update as its share in it: more than is left, or nobody knows.
+        tokens = (ids != PADDING).sum(dim=1).clamp_min(1).double().cpu()
+        claimed = shares(exchange, known, Batch(ids, labels)) / tokens > _TIMES * left
+        proven = bool(claimed.all())
     if proven:
         notes.append(f"The update of these texts differs from the one sent by {left:.1g} of it: rounding.")
     elif left is not None:
         notes.append(f"The update of these texts leaves {left:.2g} of the one sent unexplained.")
     return Reconstruction(
         values=ids,
-        claimed=torch.full((len(ids),), proven, device=ids.device),
+        claimed=claimed.to(ids.device),
         complete=proven,
         label_counts=torch.bincount(labels.cpu(), minlength=known.input.num_classes)
         if proven and known.input.num_classes > 1 and known.loss != NEXT_TOKEN

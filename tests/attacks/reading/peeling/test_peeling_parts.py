@@ -75,6 +75,7 @@ def all_found(n: int = 6, error: float = 0.0) -> tuple[Residual, Found, torch.Te
         "support": torch.ones(n, dtype=torch.long),
         "round": torch.zeros(n, dtype=torch.long),
         "evidence": torch.zeros(n, dtype=torch.float64),
+        "times": torch.ones(n, dtype=torch.long),
     }
     return residual, found.plus(Found(**more)), x
 

@@ -42,6 +42,7 @@ def found(d: Tensor, x: Tensor, *, exact: bool = True) -> Found:
         support=whole + 1,
         round=whole,
         evidence=torch.zeros(k, dtype=torch.float64),
+        times=torch.ones(k, dtype=torch.long),
     )
 
 

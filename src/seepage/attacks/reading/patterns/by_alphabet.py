@@ -102,7 +102,7 @@ def read_by_alphabet(
         judged = doubt.judge(*again, support)
         fine = (judged.exact | by_algebra) & judged.fine
     against = _contradicted(parts, on(features))
-    single = rank(residual, parts, features) == num_examples
+    single = num_examples is not None and rank(residual, parts, features) == num_examples
     doubtful = ~fine | doubt.of(features) | doubt.alike(features)
     claimed = ~against & ~doubtful & single
     explained = parts.explained

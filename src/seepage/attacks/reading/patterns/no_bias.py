@@ -81,7 +81,7 @@ def read_without_bias(
             break
     parts = split(residual, rows, features)
     claimed = _foretold(parts, features, signals, kappa) & ~Doubt(NumberCode(spec)).alike(features)
-    single = rank(residual, parts, features) == num_examples
+    single = num_examples is not None and rank(residual, parts, features) == num_examples
     claimed &= single
     whole = bool(parts.explained.all()) and bool(claimed.all()) and len(features) > 0
     return WithoutBias(features, support, claimed, whole, single, int((~parts.explained).sum()))

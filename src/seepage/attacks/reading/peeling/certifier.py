@@ -6,6 +6,8 @@ together. Nothing here sees the truth.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -52,9 +54,15 @@ class Certifier:
         if self.scale.num_examples is None and len(new) < TOGETHER:
             # Ratios that merely lie near each other: alike mixtures, not single examples.
             self.residual.factor /= self.scale.kappa
-            self.labeller.scale = None
+            self.labeller.scale = self.span = None
             return self._nothing()
         return new
+
+    def spanned(self, active: Tensor) -> SignalSpan:
+        """The span of the rows that are `active` (N,)."""
+        if self.span is None:
+            self.span = SignalSpan(self.residual, active.nonzero().squeeze(1))
+        return self.span
 
     def _nothing(self) -> Found:
         return Found.none(self.residual.weight)
@@ -70,8 +78,13 @@ class Certifier:
         labels = torch.tensor([y for several in match.labels for y in several], device=device)
         # Of copies, what was observed is a sum: nothing to learn about the signal of one.
         single = torch.tensor([len(match.labels[j]) == 1 for j in chosen], device=device)
+        times = [several.count(y) for several in match.labels for y in several]
         doubt = self.signals.rounding * (match.largest / readings.bias.abs())[which]
-        return self._found(readings.select(which), labels, match.mismatch[which], doubt, single)
+        found = self._found(readings.select(which), labels, match.mismatch[which], doubt, single)
+        count = torch.tensor(times, device=device)
+        # Copies with several labels are no product, and no near copies: those would leave the alphabet.
+        evidence = torch.where(single | (count > 1), found.evidence, 0.0)
+        return replace(found, times=count, evidence=evidence)
 
     def _found(
         self, readings: Readings, labels: Tensor, mismatch: Tensor, doubt: Tensor, single: Tensor
@@ -90,6 +103,7 @@ class Certifier:
             support=readings.support,
             round=torch.zeros_like(labels),
             evidence=readings.evidence,
+            times=torch.ones_like(labels),
         )
 
     def _unrefuted(self, new: Found, known: Found, active: Tensor) -> Found:
@@ -97,11 +111,10 @@ class Certifier:
         doubtful = (~new.exact).nonzero().squeeze(1)
         if len(doubtful) == 0:
             return new
-        if self.span is None:
-            self.span = SignalSpan(self.residual, active.nonzero().squeeze(1))
+        span = self.spanned(active)
         refuted = torch.zeros_like(new.exact)
-        refuted[doubtful] = self.span.refutes(new.signals[doubtful], new.features[doubtful])
-        if not bool(refuted.any()) or self._misleads(self.span, new, known):
+        refuted[doubtful] = span.refutes(new.signals[doubtful], new.features[doubtful])
+        if not bool(refuted.any()) or self._misleads(span, new, known):
             return new
         return new.select((~refuted).nonzero().squeeze(1))
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.reading.peeling.codes import Code
+from seepage.attacks.reading.one_each import Counted, Received, one_each, step_of
+from seepage.attacks.reading.peeling.codes import Code, TokenCode
 from seepage.attacks.reading.peeling.loop import Peeling
 from seepage.attacks.reading.peeling.residual import Found, row_norms
-from seepage.attacks.reading.peeling.tolerances import BEYOND, FEW, PROOF, SURE
-from seepage.attacks.reading.products import each_counts_once
-from seepage.attacks.reading.scale import as_declared, counts_several_times
+from seepage.attacks.reading.peeling.tolerances import BEYOND, FEW, SURE
 from seepage.models.precision import EXACT
 
 
@@ -29,7 +28,7 @@ class Outcome:
     contradicted: int
     """Found examples that what was read later contradicts."""
     alike: int
-    """Those that may be means of copies that differ a little; see `counts_several_times`."""
+    """Those that may be means of copies that differ a little; see `one_each`."""
     coarse: int
     """Those whose values the rounding of the update leaves open."""
     complete: bool
@@ -60,7 +59,7 @@ class Outcome:
         if int((doubtful & ~stands).sum()) > FEW * int(doubtful.sum()):
             stands = stands & found.exact
         coarse = doubtful & ~_accurate(found, peeling.code)
-        alike = doubtful & _may_count_several(peeling)
+        alike = ~_one_each(peeling)
         certified = stands & ~coarse & ~alike
         total = (peeling.residual.norm * abs(peeling.residual.factor)).double().norm()
         fires = (found.signals != 0).any(0)
@@ -76,28 +75,43 @@ class Outcome:
         )
 
 
-def _may_count_several(peeling: Peeling) -> bool:
-    """Whether the update may hold several that are nearly alike wherever one was found.
-
-    Where none has a row to itself, or the update was changed since it was computed, the declared number is
-    taken at its word; see `each_counts_once` for the others.
-    """
-    scale, expected, found = peeling.scale, peeling.expected, peeling.found
-    declared = as_declared(scale, expected)
-    plain = found.round == 0
-    if peeling.residual.computed is None or not bool(plain.any()):
-        return not declared
-    # What lies on an alphabet is no mean of several.
-    evidence = torch.where(found.exact, PROOF, found.evidence)[plain]
-    return counts_several_times(scale, expected) or not each_counts_once(evidence, declared=declared)
+def _one_each(peeling: Peeling) -> Tensor:
+    """(k,) bool: found examples that are no means of several. A token is none."""
+    found = peeling.found
+    if isinstance(peeling.code, TokenCode) or not len(found):
+        return found.exact | bool(len(found))
+    counted = Counted(
+        features=found.features,
+        labels=found.labels,
+        row=found.row,
+        on_grid=found.exact,
+        lone=found.round == 0,
+        evidence=found.evidence,
+        times=found.times,
+        step=step_of(_unit(found, peeling.code), found.exact),
+    )
+    received = Received(
+        scale=peeling.scale,
+        expected=peeling.expected,
+        summed=peeling.signals.loss.endswith("_sum"),
+        computed=peeling.residual.computed,
+        fine=peeling.residual.fine,
+        signals=peeling.signals,
+        span=lambda: peeling.certifier.spanned(peeling.active),
+    )
+    return one_each(counted, received)
 
 
 def _accurate(found: Found, code: Code) -> Tensor:
     """(k,) bool: every value is known to within what counts as exact."""
     typical = row_norms(found.features) / found.features.shape[1] ** 0.5
-    bounds = code.bounds()
-    unit = (
-        found.features.abs().amax(1) if bounds is None else (bounds[1] - bounds[0]).min().to(found.features)
-    )
-    accurate: Tensor = SURE * found.error * typical <= EXACT * unit
+    accurate: Tensor = SURE * found.error * typical <= EXACT * _unit(found, code)
     return accurate
+
+
+def _unit(found: Found, code: Code) -> Tensor:
+    """(k,) range of the values."""
+    bounds = code.bounds()
+    if bounds is None:
+        return found.features.abs().amax(1)
+    return (bounds[1] - bounds[0]).min().to(found.features).expand(len(found))

@@ -55,6 +55,8 @@ class Found:
     """(k,) 0: plain extraction."""
     evidence: Tensor
     """(k,) that it is the product of one example alone, as `products.joint_evidence` has it; 0: none."""
+    times: Tensor
+    """(k,) as how many examples of its label the reading counts; each of them is listed."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,6 +78,7 @@ class Found:
             support=whole,
             round=whole,
             evidence=real.double(),
+            times=whole,
         )
 
     def typical(self) -> Tensor:
@@ -133,6 +136,11 @@ class Residual:
     def set_rounding(self, weight: Tensor, bias: Tensor) -> None:
         """(N,) norm of each weight row's and bias' own rounding, where the update is a difference."""
         self.rounding = (weight, bias)
+
+    @property
+    def fine(self) -> bool:
+        """Whether it is a gradient in full precision: no difference of weights, no cast."""
+        return self.rounding is None and self.precision.relative <= Precision.of_type(torch.float32).relative
 
     def _block(self) -> int:
         return max(1, BLOCK_BYTES // max(1, self.weight.shape[1] * self.weight.element_size()))

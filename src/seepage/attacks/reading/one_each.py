@@ -1,0 +1,162 @@
+"""Whether what was read is one example each, or the mean of several that are nearly alike.
+
+Two examples x + e and x - e of one label send nearly what two copies of x send, and so does a batch in which
+every example has such a copy, next to a batch half as large. The grid of pixels does not part them where e is
+a whole number of steps. Three things do:
+- products: a row that one example alone activates is a product of two floating-point numbers (`products`);
+- the rank of the gradient: d(x + e) differs from d(x - e), which leaves (d(x + e) - d(x - e)) ⊗ e besides,
+  a direction that no mean has (`NearCopies` says whether it would be seen);
+- the number of examples that the client declares, if it is believed.
+Off a grid the declared number alone is not believed. On a grid it is: only pairs that are all an even number
+of steps apart, of which the client counts each once, and whose rows are not received as they were computed,
+are taken for their means. Nothing here sees the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.reading.direction_grid import LEVELS
+from seepage.attacks.reading.near_copies import NearCopies
+from seepage.attacks.reading.peeling.span import SignalSpan
+from seepage.attacks.reading.products import ACCIDENT, proves, speaks_for
+from seepage.attacks.reading.scale import Scale, as_declared
+from seepage.models.precision import EXACT
+from seepage.models.signals import BackwardSignals
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Readings that some label fits, all (k, ...)."""
+
+    features: Tensor
+    labels: Tensor
+    row: Tensor
+    """Where each was read."""
+    on_grid: Tensor
+    """bool: its values are whole numbers of grey steps."""
+    lone: Tensor
+    """bool: read from a row as it was received."""
+    evidence: Tensor
+    """That its row is a product, as `products.joint_evidence` has it; 0: none."""
+    times: Tensor
+    """As how many examples of its label it counts."""
+    step: Tensor
+    """By how much a value of it must be off to be a wrong one: a grey step, or what still counts as exact."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """What the update says besides."""
+
+    scale: Scale | None
+    expected: float | None
+    """The factor that the declared number means; None: nobody declared one."""
+    summed: bool
+    """The loss is a sum: what one example counts does not depend on how many there are."""
+    computed: torch.dtype | None
+    """As `products.as_computed` has it."""
+    fine: bool
+    """A gradient in full precision: its rank shows a copy that fires another neuron."""
+    signals: BackwardSignals
+    span: Callable[[], SignalSpan]
+
+    @property
+    def number(self) -> int | None:
+        return None if self.summed or self.expected is None else round(self.expected)
+
+
+def step_of(unit: Tensor, on_grid: Tensor) -> Tensor:
+    """(k,) `Counted.step` of values of this range (k,): on a grid, the finest that is known."""
+    return torch.where(on_grid, 1 / LEVELS[-1], EXACT) * unit.double()
+
+
+def one_each(counted: Counted, received: Received) -> Tensor:
+    """(k,) bool: readings that are one example each (or exact copies of one)."""
+    case = _Case(counted, received)
+    sure = torch.zeros_like(counted.on_grid)
+    for which, believed in ((counted.on_grid, _believed_on_grid), (~counted.on_grid, _believed_off_grid)):
+        if bool(which.any()):
+            sure |= which & (believed(case) or case.proven)
+    return sure & ((counted.times == 1) | case.own)
+
+
+class _Case:
+    """What of the evidence was looked at already: each part costs more than the one before."""
+
+    def __init__(self, counted: Counted, received: Received) -> None:
+        self.counted, self.received = counted, received
+        self.declared = as_declared(received.scale, received.expected)
+        self.seen = received.computed is not None and bool(counted.lone.any())
+        """Whether rows show products."""
+        self._near: NearCopies | None = None
+
+    @property
+    def near(self) -> NearCopies:
+        if self._near is None:
+            c = self.counted
+            self._near = NearCopies(self.received.signals, c.features, c.labels, c.row, c.step)
+        return self._near
+
+    @property
+    def evidence(self) -> Tensor:
+        """(c, k) of products that copies which differ in column c would not have left; inf: refuted."""
+        c, computed = self.counted, self.received.computed
+        if computed is None or not self.seen:
+            return torch.zeros_like(c.evidence).unsqueeze(0)
+        own = torch.where(self.near.told(computed), c.evidence, 0.0)
+        return torch.where(c.lone, torch.where(c.evidence > 0, torch.inf, own), 0.0)
+
+    @property
+    def own(self) -> Tensor:
+        """(k,) bool: its own rows prove it."""
+        return (self.evidence <= ACCIDENT).all(0)
+
+    @property
+    def proven(self) -> Tensor:
+        """(k,) bool. Those that are proven show what one counts, unless they are copies and others are not:
+        where some are refuted, each must be proven by itself."""
+        evidence = self.evidence
+        if not all(proves(each) for each in evidence):
+            return torch.zeros_like(self.counted.on_grid)
+        return self.own if bool(evidence.isinf().any()) else torch.ones_like(self.own)
+
+
+def _believed_on_grid(case: _Case) -> bool:
+    """Whether the declared number is that of the update, and neither products nor the rank speak against it."""
+    received, counted = case.received, case.counted
+    if not case.declared:
+        # Clipping changes the factor, but not the rank.
+        return received.number is not None and not case.seen and received.span().rank == received.number
+    if case.seen:
+        return speaks_for(counted.evidence[counted.lone]) or _would_show(case)
+    return received.number is None or received.span().rank <= received.number
+
+
+def _believed_off_grid(case: _Case) -> bool:
+    """The same; and besides, near copies would have shown in the products or the rank.
+
+    Where no row shows products, the rank of a gradient in full precision tells, if any copy fires another
+    neuron; that of a difference of weights or a cast does not.
+    """
+    received, counted = case.received, case.counted
+    if not case.declared or received.summed:
+        return case.declared
+    if received.fine and not case.seen:
+        return 0 < received.span().rank <= round(received.expected or 0)
+    if case.seen and speaks_for(counted.evidence[counted.lone], surely=True):
+        return True
+    return _would_show(case)
+
+
+def _would_show(case: _Case) -> bool:
+    """Whether the declared number is that of the update, and near copies would have raised its rank."""
+    received = case.received
+    if not case.declared or received.number is None:
+        return False
+    span = received.span()
+    return 0 < span.rank <= received.number and case.near.shown(span)
