@@ -1,4 +1,4 @@
-"""How near the weight that inverting_gradients finds by itself comes to the best of a grid, taken by the truth.
+"""How near the weight that inverting_gradients finds by itself comes to the best of a grid.
 
     SEEPAGE_DATA=... python benchmarks/inversion_tuning.py [--images 4] [--steps 400] [--first-seed 70000]
 
