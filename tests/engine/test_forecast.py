@@ -105,7 +105,7 @@ def test_an_adaptive_twin_takes_as_long_as_its_attack_and_a_training_what_its_ro
         return Cell(attack=AttackRef(name=TRAINING), seed=seed, status="done")
 
     monkeypatch.setattr(module, "train_cell", training)
-    study = {"defenses": ["sign"], "training": {"rounds": 100, "clients": 1, "examples": 2}}
+    study = {"defenses": ["sign"], "training": {"rounds": 100, "clients": 1, "examples": 2, "tuned": False}}
     header, todo = seen(parse_study({**BASE, **study}).grid(), tmp_path)
     for point in header.points:
         assert point.expected_seconds[TRAINING] == pytest.approx(55.0)

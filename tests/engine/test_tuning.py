@@ -34,7 +34,7 @@ def test_a_plateau_ends_a_training_and_a_rise_does_not() -> None:
     plateau = Plateau(lambda model: next(rising), examples=200, rounds=100)
     assert not any(plateau(None, number) for number in range(1, 101)) and not plateau.reached
     flat = Plateau(lambda model: 0.9, examples=200, rounds=100)
-    assert next(number for number in range(1, 101) if flat(None, number)) == 40 and flat.reached
+    assert next(number for number in range(1, 101) if flat(None, number)) == 50 and flat.reached
 
 
 def test_a_clipped_training_gets_a_larger_rate_and_learns() -> None:

@@ -123,4 +123,4 @@ def test_a_table_from_outside_by_module_and_by_entry_point(kind, tmp_path, monke
 
 def test_names_are_those_of_the_files():
     files = {f"{f.parent.name}/{f.stem}" for f in Path(definition.__file__).parent.glob("*/*.toml")}
-    assert set(TABLES) == files and len(files) == 22
+    assert set(TABLES) == files and len(files) == 23

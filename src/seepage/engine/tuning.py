@@ -18,7 +18,8 @@ TRIAL = 0.25
 COST = 1 + TRIAL * (len(COARSE) + len(FINE))
 """Trainings that one tuned training takes."""
 CHECKS, PATIENCE = 10, 3
-"""Looks at the accuracy over all rounds, and how many of them in a row may bring nothing."""
+"""Looks at the accuracy over all rounds, and how many of them in a row may bring nothing. The first half
+of the rounds is always trained: a slow start looks flat as well."""
 
 
 def best_rate(reached: Callable[[float], float], first: float) -> float:
@@ -45,7 +46,7 @@ class Plateau:
     def __init__(self, accuracy: Callable[..., float], *, examples: int, rounds: int) -> None:
         self.reached = False
         self._accuracy, self._examples = accuracy, examples
-        self._every = max(1, rounds // CHECKS)
+        self._every, self._least = max(1, rounds // CHECKS), rounds / 2
         self._best, self._idle = 0.0, 0
 
     def __call__(self, model: object, number: int) -> bool:
@@ -56,5 +57,5 @@ class Plateau:
         error = math.sqrt(max(self._best * (1 - self._best), 1e-9) / self._examples)
         self._idle = 0 if found > self._best + error else self._idle + 1
         self._best = max(self._best, found)
-        self.reached = self._idle >= PATIENCE
+        self.reached = self._idle >= PATIENCE and number >= self._least
         return self.reached
