@@ -26,6 +26,7 @@ from seepage.record import (
     RunLog,
     ThreatRecord,
 )
+from seepage.report.charts.tradeoff import TradeoffPlot, build_plot
 from seepage.report.study import (
     DefenseRow,
     StudyResult,
@@ -35,7 +36,6 @@ from seepage.report.study import (
     study_html,
 )
 from seepage.report.study.leakage import Leak, leak, removed_error
-from seepage.report.study.plot import TradeoffPlot, build_plot
 from seepage.report.study.result import _counted_spaces, _leaks, _row, _short_title, _with_stopped
 from seepage.report.study.words import leak_text
 

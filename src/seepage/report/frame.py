@@ -30,6 +30,7 @@ def render(template: str, *, spec: Mapping[str, Any], tile: str = "1", **values:
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = breakable
+    environment.filters["when"] = when
     written = json.dumps(spec, indent=2, ensure_ascii=False, default=str)
     return environment.get_template(template).render(
         spec=written,
@@ -58,6 +59,15 @@ def policy(style: str, script: str) -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def when(created: str) -> str:
+    """A time of a log, to the minute.
+
+    >>> when("2026-11-18T10:13:06+00:00")
+    '2026-11-18 10:13 UTC'
+    """
+    return f"{created[:10]} {created[11:16]} UTC" if len(created) > 16 else created
 
 
 def breakable(name: str) -> Markup:
