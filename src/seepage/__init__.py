@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seepage.api import AuditResult, audit, open_log, reproduce, study
+    from seepage.api import AuditResult, audit, compare, open_log, reproduce, study
     from seepage.attacks import Attack
     from seepage.core.metric import Metric
     from seepage.core.types import Defense
@@ -33,6 +33,7 @@ _PLACES = {
     "Metric": "seepage.core.metric:Metric",
     "StudyResult": "seepage.report.study:StudyResult",
     "audit": "seepage.api:audit",
+    "compare": "seepage.api:compare",
     "GateReport": "seepage.gating:GateReport",
     "gate": "seepage.gating:gate",
     "gate_file": "seepage.gating:gate_file",
@@ -54,6 +55,7 @@ __all__ = [
     "StudyResult",
     "__version__",
     "audit",
+    "compare",
     "gate",
     "gate_file",
     "guard",

@@ -19,6 +19,7 @@ from seepage.engine.study import parse_study
 from seepage.record import AuditLog, RunHeader, RunLog, summarise
 from seepage.report import plan_text, print_summary, to_json, write_html
 from seepage.report.actions.measure import audit_and_advise
+from seepage.report.compared import Comparison, compare_logs
 from seepage.report.published import Table
 from seepage.report.study import StudyResult
 from seepage.tables.definition import find_table
@@ -54,6 +55,22 @@ def open_log(path: Path | str) -> AuditResult | StudyResult | Table:
     if log.header.kind == "table":
         return Table.of(log)
     return StudyResult.of(log) if log.header.kind == "study" else _audited(log)
+
+
+def compare(*runs: Path | str | AuditLog, names: Sequence[str] = ()) -> Comparison:
+    """Audits side by side, the others compared with the first: before and after a change.
+
+    runs: folders of audits, or what `audit` returned. names: what to call them; by default their folders.
+
+    >>> compare("before")
+    Traceback (most recent call last):
+    ...
+    seepage.core.errors.SpecError: a comparison needs two runs or more: give their folders, the first to \
+compare with.
+    """
+    if len(runs) < 2:
+        return compare_logs([], names)
+    return compare_logs([r if isinstance(r, AuditLog) else AuditLog.read(r) for r in runs], names)
 
 
 def audit(

@@ -270,6 +270,37 @@ def report(
 
 @app.command()
 @ends_well
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of audits; the others are compared with the first.")
+    ],
+    names: Annotated[
+        list[str] | None, typer.Option("--name", help="What to call a run; once for each, in their order.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where to write the HTML.")] = Path("comparison.html"),
+    as_json: Json = False,
+) -> None:
+    """Show several audits side by side: before and after a change.
+
+    Exit code 0: every run could be compared with the first. 2: they must not be compared, or could not be
+    read. 3: compared, but something that leaked at first was not measured later.
+    """
+    from seepage.record import AuditLog
+    from seepage.report.compared import compare_logs, print_comparison, write_comparison_html
+
+    found = compare_logs([AuditLog.read(folder) for folder in folders], names or ())
+    page = write_comparison_html(found, out)
+    if as_json:
+        print(json.dumps({**found.to_json(), "report": str(page)}, indent=2))
+    else:
+        print_comparison(found)
+        print(f"Report: {page}")
+    if not found.told:
+        raise typer.Exit(Code.NOT_MEASURED)
+
+
+@app.command()
+@ends_well
 def tradeoff(
     spec: Annotated[
         Path, typer.Argument(help="Study file (TOML): an audit file with defenses at several strengths.")

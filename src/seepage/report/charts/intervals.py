@@ -1,4 +1,4 @@
-"""Figures with their intervals in rows, several series beside each other: runs compared, or ours and a paper's."""
+"""Figures with their intervals in rows, several series beside each other: runs, or ours and a paper's."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def draw_intervals(
     reach: of the axis, where it does not follow from the figures.
 
     >>> one = Figure(value=0.5, low=0.25, high=0.75, title="half")
-    >>> chart = draw_intervals([("a", [one, None])], ["before", "after"], percent=True, what="x", reach=(0, 1))
+    >>> rows = [("a", [one, None])]
+    >>> chart = draw_intervals(rows, ["before", "after"], percent=True, what="x", reach=(0, 1))
     >>> [round(mark.x) for mark in chart.rows[0].marks], chart.ticks[0][1], chart.ticks[-1][1]
     ([320], '0 %', '100 %')
     """
