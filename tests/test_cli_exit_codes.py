@@ -197,7 +197,7 @@ def test_an_interrupt_in_an_attack_still_stops(
     monkeypatch.setitem(ATTACKS, "broken", _Broken)
     monkeypatch.setattr(_Broken, "error", KeyboardInterrupt())
     assert run("audit", spec(attacks='["broken"]'), "--out", "run") == 130
-    assert "stopped" in said(capsys.readouterr())
+    assert "What is finished is kept. To go on: seepage" in said(capsys.readouterr())
     assert not (folder / "run/cells/broken-seed0.json").exists()
 
 

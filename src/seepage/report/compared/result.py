@@ -213,9 +213,7 @@ def _change(first: Run, later: Run) -> Change:
         run.name for run in (first, later) if run.verdict.outcome == "not_measured" or run.worst is None
     ]
     if silent:
-        said = (
-            f"Nothing can be said of {later.name}: no attack on examples was measured in {join(silent)}."
-        )
+        said = f"Nothing can be said of {later.name}: no attack on examples was measured in {join(silent)}."
         return Change(name=later.name, word="not measured", said=said, difference=None, gaps=tuple(gaps))
     assert first.worst is not None and later.worst is not None
     apart = difference(first.worst.leakage, later.worst.leakage)
