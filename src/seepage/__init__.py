@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from seepage.engine.gate import rule
     from seepage.gating import GateReport, gate, gate_file
     from seepage.guardian import GuardReport, guard, guard_file
+    from seepage.report.showing import show
     from seepage.report.study import StudyResult
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ _PLACES = {
     "open_log": "seepage.api:open_log",
     "reproduce": "seepage.api:reproduce",
     "rule": "seepage.engine.gate:rule",
+    "show": "seepage.report.showing:show",
     "study": "seepage.api:study",
 }
 """The public names, each with its module and its name there."""
@@ -63,6 +65,7 @@ __all__ = [
     "open_log",
     "reproduce",
     "rule",
+    "show",
     "study",
 ]
 

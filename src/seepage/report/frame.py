@@ -22,6 +22,19 @@ def render(template: str, *, spec: Mapping[str, Any], tile: str = "1", **values:
     their hashes, so that nothing that a user's names or labels might smuggle in is ever run.
     """
     style = f":root {{ --ratio: {tile}; }}\n{_own('style.css')}"
+    written = json.dumps(spec, indent=2, ensure_ascii=False, default=str)
+    return fragment(
+        template,
+        spec=written,
+        style=Markup(style),
+        script=Markup(_own("page.js")),
+        policy=policy(style, _own("page.js")),
+        **values,
+    )
+
+
+def fragment(template: str, **values: Any) -> str:
+    """What one of our templates makes of these values. Every text is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("seepage.report", "templates"),
         autoescape=True,
@@ -31,14 +44,7 @@ def render(template: str, *, spec: Mapping[str, Any], tile: str = "1", **values:
     )
     environment.filters["breakable"] = breakable
     environment.filters["when"] = when
-    written = json.dumps(spec, indent=2, ensure_ascii=False, default=str)
-    return environment.get_template(template).render(
-        spec=written,
-        style=Markup(style),
-        script=Markup(_own("page.js")),
-        policy=policy(style, _own("page.js")),
-        **values,
-    )
+    return environment.get_template(template).render(**values)
 
 
 @cache

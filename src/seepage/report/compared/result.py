@@ -68,6 +68,9 @@ class Comparison:
     changed: Rows
     circumstances: Rows
 
+    def __repr__(self) -> str:
+        return f"<comparison of {len(self.runs)} runs: {self.headline}>"
+
     @property
     def headline(self) -> str:
         if len(self.changes) == 1:
