@@ -61,7 +61,7 @@ def test_frames_hold_what_the_log_holds(new_log):
 
 def test_a_reconstruction_can_be_looked_at(tmp_path):
     pictures = torch.rand(5, 3, 8, 8)
-    found = Reconstruction(pictures, claimed=torch.tensor([True] * 2 + [False] * 3), notes=(EVIL,))
+    found = Reconstruction(values=pictures, claimed=torch.tensor([True] * 2 + [False] * 3), notes=(EVIL,))
     shown = seepage.show(found, truth=pictures)
     assert repr(shown) == "5 pictures of shape 3×8×8, 2 of them vouched for by the attack"
     assert EVIL not in shown._repr_html_()
@@ -81,16 +81,7 @@ def test_what_cannot_be_shown_is_a_sentence(given):
 
 
 def test_progress_in_python(tmp_path, capsys):
-    net = torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(64, 30), torch.nn.ReLU(), torch.nn.Linear(30, 10)
-    )
-    seepage.audit(
-        model=net,
-        data="digits",
-        attacks=["analytic_extraction"],
-        batch_size=1,
-        seeds=1,
-        out=tmp_path,
-        progress=True,
-    )
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    settings = {"attacks": ["analytic_extraction"], "batch_size": 1, "seeds": 1}
+    seepage.audit(model=net, data="digits", out=tmp_path, progress=True, **settings)
     assert "2 of 2 cells after" in capsys.readouterr().err

@@ -44,7 +44,8 @@ def one_line(log: AuditLog) -> str:
     title = printable(log.header.title)
     short = title if len(title) <= 40 else f"{title[:39]}…"
     missing = f", {log.missing} cells missing" if log.missing else ""
-    return f"<audit '{short}': {ruling.badge}, {plural(len(summaries) - 1, 'attack')}{missing}, in {log.folder.path}>"
+    attacks = plural(len(summaries) - 1, "attack")
+    return f"<audit '{short}': {ruling.badge}, {attacks}{missing}, in {log.folder.path}>"
 
 
 def frame(log: AuditLog, of: Literal["attacks", "examples"] = "attacks") -> pandas.DataFrame:
