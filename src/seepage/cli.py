@@ -312,6 +312,24 @@ def report(
 
 @app.command()
 @ends_well
+def export(
+    folder: Annotated[Path, typer.Argument(help="Folder of an audit.")],
+    to: Annotated[str, typer.Option(help="mlflow (where MLFLOW_TRACKING_URI says) or wandb.")],
+    project: Annotated[str, typer.Option(help="The experiment or project there.")] = "seepage",
+    with_report: Annotated[
+        bool, typer.Option("--report", help="Send the page too: it shows private examples.")
+    ] = False,
+) -> None:
+    """Send an audit's figures, settings and verdict to an experiment tracker."""
+    from seepage.integrations.trackers import export as send
+    from seepage.record import AuditLog
+
+    place = send(AuditLog.read(folder), to, project=project, report=with_report)
+    print(f"Sent to {to}: {place}")
+
+
+@app.command()
+@ends_well
 def compare(
     folders: Annotated[
         list[Path], typer.Argument(help="Folders of audits; the others are compared with the first.")
