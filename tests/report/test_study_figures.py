@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from seepage.record import (
     SHARE,
@@ -32,6 +35,7 @@ from seepage.report.study import (
     StudyResult,
     advise,
     pareto_front,
+    print_study,
     reconstruction_bound,
     study_html,
 )
@@ -452,3 +456,24 @@ def test_several_epsilons_of_one_mechanism_are_one_curve() -> None:
     assert plot is not None and len(plot.curves) == 1
     across = [float(spot.partition(",")[0]) for spot in plot.curves[0].split()]
     assert len(across) == 3 and across == sorted(across)
+
+
+LONG = ("gaussian_noise", "local_averaging", "quantisation", "nvflare:PercentilePrivacy")
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_in_the_terminal_no_name_is_broken_in_a_word_and_no_figure_cut(width: int) -> None:
+    rows = [row("none", 0.9, 1.0), *(row(name, 0.5, 0.25) for name in LONG)]
+    worst = [one.model_copy(update={"worst": "one_shot_binary_fishing, knowing the defense"}) for one in rows]
+    several = [one.model_copy(update={"leaks": (*one.leaks, *one.leaks)}) for one in worst]
+    text = io.StringIO()
+    print_study(study(*several), Console(file=text, width=width))
+    lines = text.getvalue().splitlines()
+    start = next(i for i, line in enumerate(lines) if "Defense" in line)
+    end = next(i for i, line in enumerate(lines) if line.startswith("Below each share"))
+    table = lines[start:end]
+    assert all(len(line.rstrip()) <= width for line in table)
+    assert not any("…" in line for line in table)
+    pieces = {piece for line in table for piece in re.split(r"[\s_(,]+", line)}
+    whole = {piece for name in (*LONG, "fishing", "knowing", "binary") for piece in re.split(r"[_(]", name)}
+    assert whole <= pieces

@@ -23,6 +23,7 @@ def study_html(result: StudyResult) -> str:
         rows=result.rows,
         advice=advise(result),
         rule=RULE,
+        bounded=any(row.bound_seen is not None or row.bound_training is not None for row in result.rows),
         plot=build_plot(result.rows),
         frame={"w": WIDTH, "h": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM},
         percent=percent,
