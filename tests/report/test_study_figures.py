@@ -477,3 +477,27 @@ def test_in_the_terminal_no_name_is_broken_in_a_word_and_no_figure_cut(width: in
     pieces = {piece for line in table for piece in re.split(r"[\s_(,]+", line)}
     whole = {piece for name in (*LONG, "fishing", "knowing", "binary") for piece in re.split(r"[_(]", name)}
     assert whole <= pieces
+
+
+def test_the_pages_tables_fit_at_1280_pixels(browser, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    names = (
+        "exact_extraction",
+        "trap_weights",
+        "inverting_gradients",
+        "cross_device_fishing",
+        "binary_fishing",
+    )
+    rows = []
+    for one in (row("none", 0.9, 1.0), *(row(name, 0.5, 0.25, epsilon=3.0, sigma=0.01) for name in LONG)):
+        leaks = [one.leaks[0].model_copy(update={"attack": AttackRef(name=name)}) for name in names]
+        twins = tuple(leak.model_copy(update={"adaptive": leak}) for leak in leaks)
+        rows.append(one.model_copy(update={"leaks": twins, "worst": f"{names[3]}, knowing the defense"}))
+    page = tmp_path / "study.html"
+    page.write_text(study_html(study(*rows)), encoding="utf-8")
+    browser.get(page.as_uri())
+    browser.execute_script("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    wanted = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", wanted)
+    cut = "return [...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth).length"
+    assert browser.execute_script("return document.querySelectorAll('.scroll').length") == 2
+    assert browser.execute_script(cut) == 0
