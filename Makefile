@@ -31,7 +31,7 @@ example-nvflare: $(TESTED)
 
 docs: $(TESTED)
 	@echo "==> The documentation, strictly: build/site/index.html"
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(TESTED)
 	@echo "==> Ruff"

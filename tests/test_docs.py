@@ -22,7 +22,6 @@ def _build(site: Path, config: Path = ROOT / "mkdocs.yml") -> subprocess.Complet
         "mkdocs",
         "build",
         "--strict",
-        "--quiet",
         "-f",
         str(config),
         "-d",
