@@ -385,3 +385,13 @@ def test_a_report_of_an_empty_log_is_a_page_that_says_so(
     capsys.readouterr()
     assert run("report", "run") == 0
     assert "Not measured" in capsys.readouterr().out
+
+
+def test_a_closed_pipe_is_not_taken_for_the_users_code() -> None:
+    try:
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904 - as rich does it
+    except SystemExit as end:
+        assert explained(end) == "the output was closed before everything was written."

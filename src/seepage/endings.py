@@ -111,6 +111,8 @@ and the free space."
         return (
             "there was not enough memory: lower protocol.batch_size or protocol.clients, or use fewer --jobs."
         )
+    if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+        return "the output was closed before everything was written."  # rich makes an exit of a closed pipe
     if isinstance(error, SystemExit):
         return f"the code that was to be audited ended the program by itself (exit code {error.code})."
     return f"this should not have happened: {in_words(error)} {_keep_traceback(error)}"

@@ -42,11 +42,10 @@ class KeyedSummary(AttackSummary):
     """Unique for the attack and its settings."""
 
 
-AuditedRecord = create_model(
-    "AuditedRecord",
-    __base__=Record,
-    **{name: (field.annotation, field) for name, field in Header.model_fields.items() if name in ESSENTIALS},
-)
+_FIELDS: dict[str, Any] = {
+    name: (field.annotation, field) for name, field in Header.model_fields.items() if name in ESSENTIALS
+}
+AuditedRecord = create_model("AuditedRecord", __base__=Record, **_FIELDS)
 """What was audited: the essentials of the log's header."""
 
 
@@ -74,7 +73,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     >>> sorted(schemas())
     ['cell', 'log', 'report']
     """
-    titles = {
+    titles: dict[str, tuple[type[Record], str]] = {
         "log": (RunHeader, "log.json of a run's folder"),
         "cell": (Cell, "cells/*.json of a run's folder: one attack, or training, on one seed"),
         "report": (ReportRecord, "an audit's result as seepage audit --json prints it"),
