@@ -121,7 +121,7 @@ def _needs(kind: str, name: str, entry: Entry) -> Iterator[tuple[str, str]]:
         wanted = facts.get("requires", ())
         yield (
             "Needs of the threat model",
-            "; ".join(GRANTS[one] for one in wanted) or "nothing but the update",
+            "; ".join(GRANTS.get(one, one) for one in wanted) or "nothing but the update",
         )
         fits = [name for name, one in THREATS.items() if set(wanted) <= set(one.facts["grants"])]
         yield (

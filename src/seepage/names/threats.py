@@ -20,6 +20,8 @@ GRANTS: dict[str, str] = {
     "individual_updates": "to see each client's update by itself (individual_updates)",
     "target_client": "to send a client what others do not get (target_client)",
     "several_rounds": "to ask the same client again (several_rounds)",
+    "choose_clients": "to say which clients take part in a round (choose_clients)",
+    "different_models": "to send the clients of one round different models (different_models)",
 }
 """What a threat model may let the server know or do, in words."""
 _TOLD = ("batch_size", "local_training", "buffers", "value_range", "normalisation")
