@@ -1,4 +1,4 @@
-"""The documentation builds strictly: no page outside the menu, no link or anchor to nowhere."""
+"""The documentation builds strictly: no link or anchor to nowhere."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ PAPERS: dict[str, str] = {
     "arXiv:1805.04049",
     "Nowak et al. 2024": "QBI: Quantile-Based Bias Initialization for Efficient Private Data Reconstruction "
     "in Federated Learning. arXiv:2406.18745",
-    "Lam et al. 2021": "Gradient Disaggregation: Breaking Privacy in Federated Learning by Reconstructing the "
-    "User Participant Matrix. ICML 2021, arXiv:2106.06089",
+    "Lam et al. 2021": "Gradient Disaggregation: Breaking Privacy in Federated Learning by Reconstructing "
+    "the User Participant Matrix. ICML 2021, arXiv:2106.06089",
     "Pasquini et al. 2022": "Eluding Secure Aggregation in Federated Learning via Model Inconsistency. CCS "
     "2022, arXiv:2111.07380",
     "Petrov et al. 2024": "DAGER: Exact Gradient Inversion for Large Language Models. NeurIPS 2024, "
