@@ -8,7 +8,7 @@ TESTED := $(VENV)/.installed-for-tests
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: audit example-flower example-nvflare test lint types layers setup clean
+.PHONY: audit example-flower example-nvflare test docs lint types layers setup clean
 
 audit: $(STAMP)
 	@echo "==> Auditing the built-in demonstration (no download)"
@@ -28,6 +28,10 @@ example-nvflare: $(TESTED)
 	@echo "==> Two sites in FLARE's simulator, recorded behind its PercentilePrivacy, then attacked"
 	rm -rf examples/nvflare/recorded
 	cd examples/nvflare && ../../$(BIN)/python job.py recorded && ../../$(BIN)/python attack.py recorded
+
+docs: $(TESTED)
+	@echo "==> The documentation, strictly: build/site/index.html"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(TESTED)
 	@echo "==> Ruff"

@@ -197,7 +197,7 @@ def test_an_interrupt_in_an_attack_still_stops(
     monkeypatch.setitem(ATTACKS, "broken", _Broken)
     monkeypatch.setattr(_Broken, "error", KeyboardInterrupt())
     assert run("audit", spec(attacks='["broken"]'), "--out", "run") == 130
-    assert "stopped" in said(capsys.readouterr())
+    assert "What is finished is kept. To go on: seepage" in said(capsys.readouterr())
     assert not (folder / "run/cells/broken-seed0.json").exists()
 
 
@@ -385,3 +385,13 @@ def test_a_report_of_an_empty_log_is_a_page_that_says_so(
     capsys.readouterr()
     assert run("report", "run") == 0
     assert "Not measured" in capsys.readouterr().out
+
+
+def test_a_closed_pipe_is_not_taken_for_the_users_code() -> None:
+    try:
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904 - as rich does it
+    except SystemExit as end:
+        assert explained(end) == "the output was closed before everything was written."

@@ -15,13 +15,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seepage.api import AuditResult, audit, open_log, reproduce, study
+    from seepage.api import AuditResult, audit, compare, open_log, reproduce, study
     from seepage.attacks import Attack
     from seepage.core.metric import Metric
     from seepage.core.types import Defense
     from seepage.engine.gate import rule
     from seepage.gating import GateReport, gate, gate_file
     from seepage.guardian import GuardReport, guard, guard_file
+    from seepage.report.showing import show
     from seepage.report.study import StudyResult
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ _PLACES = {
     "Metric": "seepage.core.metric:Metric",
     "StudyResult": "seepage.report.study:StudyResult",
     "audit": "seepage.api:audit",
+    "compare": "seepage.api:compare",
     "GateReport": "seepage.gating:GateReport",
     "gate": "seepage.gating:gate",
     "gate_file": "seepage.gating:gate_file",
@@ -41,6 +43,7 @@ _PLACES = {
     "open_log": "seepage.api:open_log",
     "reproduce": "seepage.api:reproduce",
     "rule": "seepage.engine.gate:rule",
+    "show": "seepage.report.showing:show",
     "study": "seepage.api:study",
 }
 """The public names, each with its module and its name there."""
@@ -54,6 +57,7 @@ __all__ = [
     "StudyResult",
     "__version__",
     "audit",
+    "compare",
     "gate",
     "gate_file",
     "guard",
@@ -61,6 +65,7 @@ __all__ = [
     "open_log",
     "reproduce",
     "rule",
+    "show",
     "study",
 ]
 

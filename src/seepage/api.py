@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from seepage.core import amounts
 from seepage.core.errors import SpecError
@@ -19,10 +20,16 @@ from seepage.engine.study import parse_study
 from seepage.record import AuditLog, RunHeader, RunLog, summarise
 from seepage.report import plan_text, print_summary, to_json, write_html
 from seepage.report.actions.measure import audit_and_advise
+from seepage.report.compared import Comparison, compare_logs
+from seepage.report.notebook import frame, notebook_html, one_line
 from seepage.report.published import Table
 from seepage.report.study import StudyResult
 from seepage.tables.definition import find_table
 from seepage.tables.grid import table_grid
+from seepage.watching import watched
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class AuditResult(AuditLog):
@@ -40,6 +47,16 @@ class AuditResult(AuditLog):
         """Verdict and figures for machines."""
         return to_json(self)
 
+    def to_frame(self, of: Literal["attacks", "examples"] = "attacks") -> pandas.DataFrame:
+        """A pandas DataFrame with one line for each attack, or for each private example and attack."""
+        return frame(self, of)
+
+    def _repr_html_(self) -> str:
+        return notebook_html(self)
+
+    def __repr__(self) -> str:
+        return one_line(self)
+
     def scores(self, attack: str) -> dict[str, float]:
         """Mean of every metric of one attack."""
         found = {s.attack.name: s for s in summarise(self)}
@@ -56,6 +73,22 @@ def open_log(path: Path | str) -> AuditResult | StudyResult | Table:
     return StudyResult.of(log) if log.header.kind == "study" else _audited(log)
 
 
+def compare(*runs: Path | str | AuditLog, names: Sequence[str] = ()) -> Comparison:
+    """Audits side by side, the others compared with the first: before and after a change.
+
+    runs: folders of audits, or what `audit` returned. names: what to call them; by default their folders.
+
+    >>> compare("before")
+    Traceback (most recent call last):
+    ...
+    seepage.core.errors.SpecError: a comparison needs two runs or more: give their folders, the first to \
+compare with.
+    """
+    if len(runs) < 2:
+        return compare_logs([], names)
+    return compare_logs([r if isinstance(r, AuditLog) else AuditLog.read(r) for r in runs], names)
+
+
 def audit(
     *,
     model: Any,
@@ -70,6 +103,7 @@ def audit(
     scheduler: str | None = None,
     fresh: bool = False,
     advice: bool = False,
+    progress: bool = False,
     on_plan: OnPlan | None = None,
     on_cell: OnCell | None = None,
     **settings: Any,
@@ -89,6 +123,7 @@ def audit(
     engine: where cells run: "auto", "here", "pool", "ray", "dask", or any `concurrent.futures.Executor`.
     jobs: how many at the same time. scheduler: the address of a Dask scheduler.
     advice: where a leak is shown, measure in a quarter of the budget what could be changed, for the report.
+    progress: show bars while it runs, in a terminal and in a notebook; a line now and then elsewhere.
     on_plan: called before the attacks start, with the log's header; by default what will run, and for how
     long, is printed on stderr. on_cell: called with the next cell, how many are done and how many there are.
     settings: any key of an audit file, or of its [protocol] table: batch_size, clients, aggregation,
@@ -106,22 +141,23 @@ def audit(
     if data is None and recorded is None:
         raise SpecError("seepage.audit() needs data, or a folder of recorded exchanges (recorded=).")
     settings = {"attacks": attacks, "budget": budget, **settings}
+    calls = {"on_plan": on_plan, "on_cell": on_cell}
     if recorded is not None:
         settings["recorded"] = recorded if isinstance(recorded, Mapping) else str(recorded)
     values, given = take(_values(model, data, data_options, settings))
     spec = parse_spec(values, source="seepage.audit()")
-    log = audit_and_advise(
-        Grid.of_audit(spec, **_objects(model, data), given=given),
-        advice=advice,
-        out=out,
-        engine=engine,
-        jobs=jobs,
-        scheduler=scheduler,
-        fresh=fresh,
-        on_plan=on_plan or _say_plan,
-        on_cell=on_cell,
-        on_note=_say,
-    )
+    with watched() if progress else nullcontext({"on_note": _say, "on_plan": _say_plan}) as shown:
+        told = {**shown, **{name: call for name, call in calls.items() if call is not None}}
+        log = audit_and_advise(
+            Grid.of_audit(spec, **_objects(model, data), given=given),
+            advice=advice,
+            out=out,
+            engine=engine,
+            jobs=jobs,
+            scheduler=scheduler,
+            fresh=fresh,
+            **told,
+        )
     return AuditResult(log.folder, log.header, log.cells)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -17,7 +18,7 @@ from seepage.endings import CODES, Code, ends_well, errors
 from seepage.options import Budget, Device, Engine, Fresh, Jobs, Json, Out, Scheduler, Seeds
 
 if TYPE_CHECKING:
-    from seepage.record import AuditLog, RunHeader, RunLog
+    from seepage.record import AuditLog, RunLog
     from seepage.report.published import Table
     from seepage.report.study import StudyResult
 
@@ -216,6 +217,12 @@ def init(
     except OSError as error:
         raise SpecError(f"'{path}' cannot be written: {error.strerror}.") from None
     command = "tradeoff" if study else "audit"
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        from seepage.asking import fill_in
+
+        if fill_in(path, study=study):
+            print(f"Wrote {path}, which was tried and runs: seepage {command} {path}")
+            return
     print(f"Wrote {path}. Fill in model and data, then run: seepage {command} {path}")
 
 
@@ -236,6 +243,41 @@ def list_(
         print(json.dumps(catalogue(kind, words or ()), indent=2))
     else:
         print_catalogue(kind, words or ())
+
+
+@app.command()
+@ends_well
+def explain(
+    name: Annotated[str, typer.Argument(help="Of an attack, a defense, a metric, a threat model, ...")],
+    as_json: Json = False,
+) -> None:
+    """Say what something does and needs, what its settings are, its papers and where its figures are."""
+    from seepage.explaining import explain, print_explained
+
+    found = explain(name)
+    if as_json:
+        print(json.dumps([one.to_json() for one in found], indent=2))
+        return
+    for one in found:
+        print_explained(one)
+
+
+@app.command()
+@ends_well
+def doctor(as_json: Json = False) -> None:
+    """Check versions, extras, device and data folder, and whether an audit runs here.
+
+    Exit code 0: a small audit ran and found what it must find. 2: it did not.
+    """
+    from seepage.doctoring import examine, print_examined
+
+    found = examine()
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+    else:
+        print_examined(found)
+    if not found.well:
+        raise typer.Exit(Code.COULD_NOT_RUN)
 
 
 @app.command()
@@ -266,6 +308,55 @@ def report(
         print(json.dumps({**to_json(log), "report": str(path)}, indent=2))
     else:
         _print_log(log, path, written=written)
+
+
+@app.command()
+@ends_well
+def export(
+    folder: Annotated[Path, typer.Argument(help="Folder of an audit.")],
+    to: Annotated[str, typer.Option(help="mlflow (where MLFLOW_TRACKING_URI says) or wandb.")],
+    project: Annotated[str, typer.Option(help="The experiment or project there.")] = "seepage",
+    with_report: Annotated[
+        bool, typer.Option("--report", help="Send the page too: it shows private examples.")
+    ] = False,
+) -> None:
+    """Send an audit's figures, settings and verdict to an experiment tracker."""
+    from seepage.integrations.trackers import export as send
+    from seepage.record import AuditLog
+
+    place = send(AuditLog.read(folder), to, project=project, report=with_report)
+    print(f"Sent to {to}: {place}")
+
+
+@app.command()
+@ends_well
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of audits; the others are compared with the first.")
+    ],
+    names: Annotated[
+        list[str] | None, typer.Option("--name", help="What to call a run; once for each, in their order.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where to write the HTML.")] = Path("comparison.html"),
+    as_json: Json = False,
+) -> None:
+    """Show several audits side by side: before and after a change.
+
+    Exit code 0: every run could be compared with the first. 2: they must not be compared, or could not be
+    read. 3: compared, but something that leaked at first was not measured later.
+    """
+    from seepage.record import AuditLog
+    from seepage.report.compared import compare_logs, print_comparison, write_comparison_html
+
+    found = compare_logs([AuditLog.read(folder) for folder in folders], names or ())
+    page = write_comparison_html(found, out)
+    if as_json:
+        print(json.dumps({**found.to_json(), "report": str(page)}, indent=2))
+    else:
+        print_comparison(found)
+        print(f"Report: {page}")
+    if not found.told:
+        raise typer.Exit(Code.NOT_MEASURED)
 
 
 @app.command()
@@ -468,38 +559,11 @@ def _print_log(log: AuditLog, path: Path | None = None, *, written: Iterable[Pat
     print(f"Report: {path or log.folder.report_file}")
 
 
-@contextmanager
-def _progress() -> Iterator[dict[str, Any]]:
-    """What `run_grid` calls: the plan, a bar over cells and one over the steps of a search, and notes. All of
-    it goes to stderr, so that --json stays clean."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.progress import TimeRemainingColumn as TimeLeft
+def _progress() -> AbstractContextManager[dict[str, Any]]:
+    """What `run_grid` calls to show how far it is."""
+    from seepage.watching import watched
 
-    from seepage.report import plan_text
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeLeft(),
-    )
-    with Progress(*columns, console=errors) as bar:
-        cells = bar.add_task("Preparing", total=None)
-        search = bar.add_task("", total=None, visible=False)
-
-        def on_cell(cell: str, number: int, total: int) -> None:
-            bar.update(cells, description=cell or "Done", completed=number, total=total)
-            bar.update(search, visible=False)
-
-        def on_step(step: Any) -> None:
-            text = f"  objective {step.objective:.3g}"
-            bar.update(search, description=text, completed=step.step, total=step.steps, visible=True)
-
-        def on_plan(header: RunHeader) -> None:
-            errors.print(plan_text(header), markup=False, highlight=False)
-
-        yield {"on_plan": on_plan, "on_cell": on_cell, "on_step": on_step, "on_note": _note}
+    return watched(errors)
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import ParamSpec
 
@@ -46,6 +47,10 @@ CODES = (
 )
 
 
+_RESUMED = {"audit", "tradeoff", "reproduce"}
+"""Commands that begin where they were stopped."""
+
+
 def ends_well(command: Callable[P, None]) -> Callable[P, None]:
     """The command, ending with one sentence and the code for "could not run" whatever goes wrong in it."""
 
@@ -57,7 +62,7 @@ def ends_well(command: Callable[P, None]) -> Callable[P, None]:
         except typer.Exit:
             raise
         except KeyboardInterrupt:
-            say("stopped. What is finished is kept: run the same command again to go on.")
+            say(interrupted(command.__name__, sys.argv[1:]))
             raise typer.Exit(Code.INTERRUPTED) from None
         except (Exception, SystemExit) as error:
             say(explained(error))
@@ -65,6 +70,20 @@ def ends_well(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(Code.COULD_NOT_RUN) from None
 
     return guarded
+
+
+def interrupted(command: str, arguments: Sequence[str]) -> str:
+    """How to go on after Ctrl-C.
+
+    >>> interrupted("audit", ["audit", "my audit.toml", "--fresh"])
+    "stopped. What is finished is kept. To go on: seepage audit 'my audit.toml'"
+    >>> interrupted("guard", ["guard", "w.pt"])
+    'stopped. Nothing was kept: run the same command again.'
+    """
+    if command not in _RESUMED:
+        return "stopped. Nothing was kept: run the same command again."
+    again = shlex.join(["seepage", *(word for word in arguments if word != "--fresh")])
+    return f"stopped. What is finished is kept. To go on: {again}"
 
 
 def say(sentence: str) -> None:
@@ -92,6 +111,8 @@ and the free space."
         return (
             "there was not enough memory: lower protocol.batch_size or protocol.clients, or use fewer --jobs."
         )
+    if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+        return "the output was closed before everything was written."  # rich makes an exit of a closed pipe
     if isinstance(error, SystemExit):
         return f"the code that was to be audited ended the program by itself (exit code {error.code})."
     return f"this should not have happened: {in_words(error)} {_keep_traceback(error)}"

@@ -104,8 +104,8 @@ Formats = Annotated[
     list[str] | None,
     typer.Option(
         "--format",
-        help="Also write, beside the page: junit, sarif, markdown, csv or annex (to a data-protection impact "
-        "assessment). May be repeated.",
+        help="Also write, beside the page: junit, sarif, markdown, json, csv or annex (to a data-protection "
+        "impact assessment). May be repeated.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON instead of tables.")]

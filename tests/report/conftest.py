@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,3 +181,22 @@ def new_log(tmp_path: Path) -> Callable[..., LogBuilder]:
 @pytest.fixture
 def columns() -> tuple[ColumnRecord, ...]:
     return COLUMNS
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless Chromium; skipped where none is installed."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium, driver_file = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver_file is None:
+        pytest.skip("no chromium with its driver is installed")
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for one in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(one)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver_file))
+    yield driver
+    driver.quit()

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seepage.names.metrics import METRICS, facts_of, leading
-from seepage.report.distribution import LANE, SIDE, WIDTH, build_distribution, draw, nice_ticks
+from seepage.report.charts.axes import nice_ticks
+from seepage.report.charts.lanes import LANE, SIDE, WIDTH, draw
+from seepage.report.distribution import build_distribution
 
 
 def test_quantiles_and_extremes(new_log):

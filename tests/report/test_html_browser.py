@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from pathlib import Path
 
 import pytest
 
 from seepage.report import write_html
-
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-if not (shutil.which("chromium") and shutil.which("chromedriver")):
-    pytest.skip("no chromium with its driver is installed", allow_module_level=True)
+from seepage.report.actions import Action, Actions
+from seepage.report.compared import compare_logs
 
 EVIL = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for one in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(one)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture
@@ -68,14 +51,53 @@ def test_examples_are_filtered_and_a_pair_is_enlarged(page):
 
 
 def test_no_serious_fault_of_accessibility(page):
+    assert not faults(page)
+
+
+def faults(page):
+    """Serious ones, as axe-core finds them."""
     found = importlib.util.find_spec("axe_core_python")
     if found is None or not found.submodule_search_locations:
         pytest.skip("axe-core-python is not installed")
     page.execute_script((Path(found.submodule_search_locations[0]) / "axe.min.js").read_text())
     result = page.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
-    bad = [
+    return [
         f"{one['id']}: {one['nodes'][0]['html'][:150]}"
         for one in result["violations"]
         if one["impact"] in ("serious", "critical")
     ]
-    assert not bad
+
+
+def test_an_actions_button_copies_its_command(new_log, tmp_path, browser, monkeypatch):
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    command = "seepage audit 'my audit.toml' --with dp_sgd:clip=1.0,sigma=2 # <b>&"
+    words = {"how": "", "stops": "", "costs": "", "proof": "", "setting": "", "stopped": 1.0, "kept": 1.0}
+    listed = tuple(Action(title=f"change {i}", command=f"{command}{i}", **words) for i in range(2))
+    monkeypatch.setattr("seepage.report.front.read_actions", lambda log: Actions(listed=listed))
+    builder = new_log()
+    builder.add_images("prior_only", [10.0] * 2)
+    builder.add_images("analytic", [100.0, 100.0])
+    browser.get(write_html(builder.build(), tmp_path / "report.html").as_uri())
+    browser.execute_script("document.querySelectorAll('button.copy')[1].click()")
+    copied = "return document.querySelectorAll('button.copy')[1].dataset.copied"
+    waiting = WebDriverWait(browser, 60)
+    assert waiting.until(lambda page: page.execute_script(copied)) == f"{command}1"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_comparison_fits_its_window_and_has_no_serious_fault(new_log, tmp_path, browser, width):
+    logs = []
+    for value in (100.0, 9.0):
+        builder = new_log(input_changes={"class_names": (EVIL, "b", "c")}, seeds=(0, 1))
+        for seed in (0, 1):
+            builder.add_images("prior_only", [10.0] * 4, seed=seed)
+            builder.add_images("one_shot_binary_fishing", [value] * 4, seed=seed)
+        logs.append(builder.build())
+    found = compare_logs(logs, [EVIL, "after the change"])
+    browser.get(found.to_html(tmp_path / "comparison.html").as_uri())
+    wanted = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", wanted)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.title != "taken"
+    assert not faults(browser)

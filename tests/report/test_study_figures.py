@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from seepage.record import (
     SHARE,
@@ -26,16 +29,17 @@ from seepage.record import (
     RunLog,
     ThreatRecord,
 )
+from seepage.report.charts.tradeoff import TradeoffPlot, build_plot
 from seepage.report.study import (
     DefenseRow,
     StudyResult,
     advise,
     pareto_front,
+    print_study,
     reconstruction_bound,
     study_html,
 )
 from seepage.report.study.leakage import Leak, leak, removed_error
-from seepage.report.study.plot import TradeoffPlot, build_plot
 from seepage.report.study.result import _counted_spaces, _leaks, _row, _short_title, _with_stopped
 from seepage.report.study.words import leak_text
 
@@ -452,3 +456,48 @@ def test_several_epsilons_of_one_mechanism_are_one_curve() -> None:
     assert plot is not None and len(plot.curves) == 1
     across = [float(spot.partition(",")[0]) for spot in plot.curves[0].split()]
     assert len(across) == 3 and across == sorted(across)
+
+
+LONG = ("gaussian_noise", "local_averaging", "quantisation", "nvflare:PercentilePrivacy")
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_in_the_terminal_no_name_is_broken_in_a_word_and_no_figure_cut(width: int) -> None:
+    rows = [row("none", 0.9, 1.0), *(row(name, 0.5, 0.25) for name in LONG)]
+    worst = [one.model_copy(update={"worst": "one_shot_binary_fishing, knowing the defense"}) for one in rows]
+    several = [one.model_copy(update={"leaks": (*one.leaks, *one.leaks)}) for one in worst]
+    text = io.StringIO()
+    print_study(study(*several), Console(file=text, width=width))
+    lines = text.getvalue().splitlines()
+    start = next(i for i, line in enumerate(lines) if "Defense" in line)
+    end = next(i for i, line in enumerate(lines) if line.startswith("Below each share"))
+    table = lines[start:end]
+    assert all(len(line.rstrip()) <= width for line in table)
+    assert not any("…" in line for line in table)
+    pieces = {piece for line in table for piece in re.split(r"[\s_(,]+", line)}
+    whole = {piece for name in (*LONG, "fishing", "knowing", "binary") for piece in re.split(r"[_(]", name)}
+    assert whole <= pieces
+
+
+def test_the_pages_tables_fit_at_1280_pixels(browser, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    names = (
+        "exact_extraction",
+        "trap_weights",
+        "inverting_gradients",
+        "cross_device_fishing",
+        "binary_fishing",
+    )
+    rows = []
+    for one in (row("none", 0.9, 1.0), *(row(name, 0.5, 0.25, epsilon=3.0, sigma=0.01) for name in LONG)):
+        leaks = [one.leaks[0].model_copy(update={"attack": AttackRef(name=name)}) for name in names]
+        twins = tuple(leak.model_copy(update={"adaptive": leak}) for leak in leaks)
+        rows.append(one.model_copy(update={"leaks": twins, "worst": f"{names[3]}, knowing the defense"}))
+    page = tmp_path / "study.html"
+    page.write_text(study_html(study(*rows)), encoding="utf-8")
+    browser.get(page.as_uri())
+    browser.execute_script("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    wanted = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", wanted)
+    cut = "return [...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth).length"
+    assert browser.execute_script("return document.querySelectorAll('.scroll').length") == 2
+    assert browser.execute_script(cut) == 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -43,24 +44,49 @@ def written(where: str) -> tuple[str, dict[str, str]]:
     >>> written("seepage.defenses.clipping:clipping")[1]
     {'norm': '1.0'}
     """
+    found = read_written(where)
+    return (found.paragraphs[0] if found.paragraphs else ""), found.settings
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the source says of one thing: its docstring by paragraphs, settings, its module's docstring."""
+
+    paragraphs: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    module: tuple[str, ...] = ()
+
+
+def read_written(where: str) -> Written:
+    """All of it, as far as the source can be read; examples are left out.
+
+    >>> read_written("seepage.attacks.inversion.tag:tag").module[0][:3]
+    'TAG'
+    """
     module, _, name = where.partition(":")
-    for node in _definitions(module):
+    tree = _tree(module)
+    about = _paragraphs(ast.get_docstring(tree) or "")
+    for node in (one for one in tree.body if isinstance(one, _Definition)):
         if node.name == name:
-            text = inspect.cleandoc(ast.get_docstring(node) or "").split("\n\n")[0]
-            return " ".join(text.split()), _settings(node)
-    return "", {}
+            return Written(_paragraphs(ast.get_docstring(node) or ""), _settings(node), about)
+    return Written(module=about)
+
+
+def _paragraphs(text: str) -> tuple[str, ...]:
+    parts = [" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n")]
+    return tuple(part for part in parts if part and not part.startswith(">>>"))
 
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def _definitions(module: str) -> Iterator[_Definition]:
+def _tree(module: str) -> ast.Module:
     try:
         spec = find_spec(module)
         source = Path(spec.origin).read_bytes() if spec is not None and spec.origin else b""
-        yield from (node for node in ast.parse(source).body if isinstance(node, _Definition))
+        return ast.parse(source)
     except (OSError, SyntaxError, ValueError, ImportError):  # a broken package: its name is all there is
-        return
+        return ast.Module(body=[], type_ignores=[])
 
 
 def _settings(node: _Definition) -> dict[str, str]:

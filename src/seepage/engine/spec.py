@@ -13,6 +13,7 @@ from seepage.core import amounts
 from seepage.core.errors import SpecError
 from seepage.core.registry import unknown
 from seepage.engine.gate import check_thresholds
+from seepage.engine.nearby import misplaced
 from seepage.record.exchanges import InputInfo
 
 AUTO: Final = "auto"
@@ -340,7 +341,7 @@ def explain(error: ValidationError, kind: type[BaseModel]) -> str:
     first = problems[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        text = unknown("key", where, _keys_beside(first["loc"], kind))
+        text = misplaced(first["loc"], kind) or unknown("key", where, _keys_beside(first["loc"], kind))
     elif first["type"] == "missing":
         needed = "every audit needs a model and data; 'seepage init' writes an example"
         text = f"'{where}' is missing: {needed if issubclass(kind, AuditSpec) else 'add it'}."

@@ -34,3 +34,18 @@ def own_tables() -> dict[str, Entry]:
             facts={"needs": read["needs"]},
         )
     return found
+
+
+@cache
+def _texts() -> dict[str, str]:
+    return {name: table_file(name).read_text(encoding="utf-8") for name in own_tables()}
+
+
+def tables_with(name: str) -> dict[str, str]:
+    """The tables whose grid names this attack or defense, with what each is about.
+
+    >>> "boenisch2021/table5" in tables_with("trap_weights")
+    True
+    """
+    found = [table for table, text in _texts().items() if f'"{name}"' in text]
+    return {table: own_tables()[table].description for table in found}

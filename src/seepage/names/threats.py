@@ -8,6 +8,22 @@ GROUP = "seepage.threats"
 """Entry points under which a package offers more."""
 MANY_ROUNDS = 1000
 """Bound for a server that may query a client again and again."""
+GRANTS: dict[str, str] = {
+    "labels": "the labels of a client's examples (labels)",
+    "batch_size": "how many examples are behind an update (batch_size)",
+    "local_training": "how clients train: steps, learning rate, order (local_training)",
+    "buffers": "the buffers of batch norm that clients send (buffers)",
+    "value_range": "the range of raw values (value_range)",
+    "normalisation": "how values are scaled before the model (normalisation)",
+    "auxiliary_data": "public examples of the same kind (auxiliary_data)",
+    "craft_weights": "to choose the weights that it sends (craft_weights)",
+    "individual_updates": "to see each client's update by itself (individual_updates)",
+    "target_client": "to send a client what others do not get (target_client)",
+    "several_rounds": "to ask the same client again (several_rounds)",
+    "choose_clients": "to say which clients take part in a round (choose_clients)",
+    "different_models": "to send the clients of one round different models (different_models)",
+}
+"""What a threat model may let the server know or do, in words."""
 _TOLD = ("batch_size", "local_training", "buffers", "value_range", "normalisation")
 """What a server that runs the protocol knows anyway: it wrote the training configuration."""
 

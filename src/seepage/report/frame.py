@@ -22,6 +22,19 @@ def render(template: str, *, spec: Mapping[str, Any], tile: str = "1", **values:
     their hashes, so that nothing that a user's names or labels might smuggle in is ever run.
     """
     style = f":root {{ --ratio: {tile}; }}\n{_own('style.css')}"
+    written = json.dumps(spec, indent=2, ensure_ascii=False, default=str)
+    return fragment(
+        template,
+        spec=written,
+        style=Markup(style),
+        script=Markup(_own("page.js")),
+        policy=policy(style, _own("page.js")),
+        **values,
+    )
+
+
+def fragment(template: str, **values: Any) -> str:
+    """What one of our templates makes of these values. Every text is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("seepage.report", "templates"),
         autoescape=True,
@@ -30,14 +43,8 @@ def render(template: str, *, spec: Mapping[str, Any], tile: str = "1", **values:
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = breakable
-    written = json.dumps(spec, indent=2, ensure_ascii=False, default=str)
-    return environment.get_template(template).render(
-        spec=written,
-        style=Markup(style),
-        script=Markup(_own("page.js")),
-        policy=policy(style, _own("page.js")),
-        **values,
-    )
+    environment.filters["when"] = when
+    return environment.get_template(template).render(**values)
 
 
 @cache
@@ -58,6 +65,15 @@ def policy(style: str, script: str) -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def when(created: str) -> str:
+    """A time of a log, to the minute.
+
+    >>> when("2026-11-18T10:13:06+00:00")
+    '2026-11-18 10:13 UTC'
+    """
+    return f"{created[:10]} {created[11:16]} UTC" if len(created) > 16 else created
 
 
 def breakable(name: str) -> Markup:

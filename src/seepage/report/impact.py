@@ -9,29 +9,11 @@ from dataclasses import dataclass
 from seepage.core.metric import MetricFacts
 from seepage.names.metrics import leading
 from seepage.record import Association, Cell, Header, associations, by_class
-from seepage.report.distribution import nice_ticks
+from seepage.report.charts.scatter import Scatter, draw_scatter
 from seepage.report.words import class_name, number, plural, text, with_unit
 
 TRAITS = {"loss": "loss under the honest model", "distance": "distance from the class mean"}
 SURE = 0.05
-DOTS = 1000
-"""Most that a plot draws: of more examples it shows every so-manieth. Cost: the size of the page."""
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 320.0, 200.0, 48.0, 40.0, 8.0
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """One dot an example: a trait to the right, leakage upwards."""
-
-    width: float
-    height: float
-    left: float
-    points: tuple[tuple[float, float, str], ...]
-    """Place, and what a pointer that rests on it is told."""
-    ticks_x: tuple[tuple[float, str], ...]
-    ticks_y: tuple[tuple[float, str], ...]
-    title: str
-    description: str
 
 
 @dataclass(frozen=True)
@@ -90,32 +72,10 @@ def _scatter(cells: Sequence[Cell], trait: str, what: MetricFacts) -> Scatter:
         for e in c.examples
         if math.isfinite(e.traits.get(trait, math.nan)) and math.isfinite(e.scores.get(what.name, math.nan))
     ]
-    drawn = pairs[:: -(-len(pairs) // DOTS)]
-    across, up = nice_ticks(*_ends(x for x, _ in pairs)), nice_ticks(*_ends(y for _, y in pairs))
-
-    def x_of(value: float) -> float:
-        return LEFT + 6 + (value - across[0]) / (across[-1] - across[0]) * (WIDTH - LEFT - 20)
-
-    def y_of(value: float) -> float:
-        return HEIGHT - BOTTOM - (value - up[0]) / (up[-1] - up[0]) * (HEIGHT - BOTTOM - TOP)
-
     title = TRAITS.get(trait, trait)
-    return Scatter(
-        width=WIDTH,
-        height=HEIGHT,
-        left=LEFT,
-        points=tuple((x_of(x), y_of(y), f"{with_unit(what, y)}, {trait} {x:.3g}") for x, y in drawn),
-        ticks_x=tuple((x_of(t), f"{t:g}") for t in across),
-        ticks_y=tuple((y_of(t), f"{t:g}") for t in up),
+    return draw_scatter(
+        pairs,
         title=title,
-        description=f"{what.title} of {_shown(len(drawn), len(pairs))} over its {title}",
+        say=lambda x, y: f"{with_unit(what, y)}, {trait} {x:.3g}",
+        describe=lambda shown: f"{what.title} of {shown} over its {title}",
     )
-
-
-def _shown(drawn: int, there: int) -> str:
-    return "each example" if drawn == there else f"{drawn:,} of {there:,} examples, evenly picked, each"
-
-
-def _ends(values: object) -> tuple[float, float]:
-    listed = list(values)  # type: ignore[call-overload]
-    return min(listed), max(listed)

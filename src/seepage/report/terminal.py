@@ -13,10 +13,12 @@ from seepage.report.columns import columns_line
 from seepage.report.judgement import verdict
 from seepage.report.plan import left_out
 from seepage.report.table import AttackRow, AttackTable, build_table
-from seepage.report.words import printable, sentence
+from seepage.report.words import broken, printable, sentence
 
 WIDTH = 100
 NAME_WIDTH = 20
+WIDER = (48, 36, 26)
+"""Widths of the names' column where there is room."""
 ESSENTIALS = {
     "title",
     "created",
@@ -68,13 +70,11 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     console.print()
     table = build_table(log.header, summaries)
     # A narrow terminal gets fewer columns, not truncated ones. Measured without its width: with it, what
-    # does not fit is measured as cut. Only the names may fold, down to NAME_WIDTH.
-    unbounded = console.options.update(max_width=1000)
-    columns = next(
-        (n for n in (3, 2, 1) if console.measure(_rich_table(table, n), options=unbounded).maximum <= width),
-        0,
-    )
-    console.print(_rich_table(table, columns, widest_name=26), width=width)
+    # does not fit is measured as cut. Only names are broken, where a reader would, down to NAME_WIDTH.
+    shapes = [(n, NAME_WIDTH) for n in (3, 2, 1, 0)]
+    columns, name = next((s for s in shapes if _wide(table, s, console) <= width), (0, NAME_WIDTH))
+    name = next((n for n in WIDER if _wide(table, (columns, n), console) <= width), name)
+    console.print(_rich_table(table, columns, name), width=width)
     for row in table.rows:
         if row.reason:
             told = f"{row.title} ({row.status}): {sentence(row.reason)}"
@@ -91,10 +91,15 @@ def _taken(log: AuditLog) -> str:
     return f"Data: {header.data_examples:,} rows of {header.data_source}."
 
 
-def _rich_table(table: AttackTable, last_columns: int, *, widest_name: int = NAME_WIDTH) -> RichTable:
+def _wide(table: AttackTable, shape: tuple[int, int], console: Console) -> int:
+    unbounded = console.options.update(max_width=1000)
+    return console.measure(_rich_table(table, *shape), options=unbounded).maximum
+
+
+def _rich_table(table: AttackTable, last_columns: int, widest_name: int) -> RichTable:
     unit = f", {table.main.suffix}" if table.main.suffix else ""
     rich = RichTable(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    rich.add_column("Attack", overflow="fold", min_width=NAME_WIDTH, max_width=widest_name)
+    rich.add_column("Attack", overflow="fold", no_wrap=True)
     for title in ("Exact", f"{table.main.title}{unit}\n(95 % interval)", "Baseline\n(95 % interval)"):
         rich.add_column(title, justify="right", no_wrap=True)
     if table.second:
@@ -102,16 +107,16 @@ def _rich_table(table: AttackTable, last_columns: int, *, widest_name: int = NAM
     for title in ("Claims\nright", "Labels", "Time")[:last_columns]:
         rich.add_column(title, justify="right", no_wrap=True)
     for row in table.rows:
-        rich.add_row(*_cells(row, table, last_columns))
+        rich.add_row(*_cells(row, table, last_columns, widest_name))
     return rich
 
 
-def _cells(row: AttackRow, table: AttackTable, last_columns: int) -> list[Text]:
-    name = Text(printable(row.title.replace("(", " (", 1)))  # a place to break the line before parameters
-    if row.is_baseline:
-        name.append(" (baseline)", style="dim")
-    elif row.status_key != "done":
-        name.append(f" ({row.status})", style="dim")
+def _cells(row: AttackRow, table: AttackTable, last_columns: int, widest_name: int) -> list[Text]:
+    name = Text(broken(printable(row.title), widest_name))
+    status = "baseline" if row.is_baseline else "" if row.status_key == "done" else row.status
+    if status:
+        fits = len(name.plain.splitlines()[-1]) + len(status) + 3 <= widest_name
+        name.append(f"{' ' if fits else chr(10)}({status})", style="dim")
 
     def figure(mean: str, interval: str, note: str = "") -> Text:
         text = Text(f"{mean}\n({interval})" if interval else mean)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from seepage.core.metric import SHARE, MetricFacts
 from seepage.record import Estimate, Header
@@ -169,6 +170,35 @@ def printable(text: str) -> str:
     'red [31mtext'
     """
     return "".join(c for c in text if unicodedata.category(c) not in {"Cc", "Cf", "Cs"})
+
+
+def broken(name: str, width: int) -> str:
+    """On lines of at most `width`, broken where a reader would: after "_", "(", "," and spaces.
+
+    A part that is longer by itself stays whole.
+
+    >>> broken("gaussian_noise(sigma=0.01) over clipping(norm=1.0)", 16).split(chr(10))
+    ['gaussian_noise(', 'sigma=0.01) over', 'clipping(', 'norm=1.0)']
+    """
+    lines = [""]
+    for part in _parts(name):
+        if lines[-1] and len((lines[-1] + part).rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def widest_part(names: Iterable[str]) -> int:
+    """What a column needs at least, so that `broken` breaks no word.
+
+    >>> widest_part(["exact_extraction", "sign"])
+    10
+    """
+    return max((len(part.rstrip()) for name in names for part in _parts(name)), default=0)
+
+
+def _parts(name: str) -> list[str]:
+    return re.findall(r"[^_(, ]*[_(, ]+|[^_(, ]+", name)
 
 
 def class_name(header: Header, label: int) -> str:

@@ -3,6 +3,7 @@
     junit.xml     a test case for the gate and for each attack: GitLab, Jenkins, GitHub
     sarif         findings of a static-analysis tool (SARIF 2.1.0): GitHub code scanning, Azure DevOps
     markdown      a summary for a pull request
+    json          verdict and figures for programs (docs/report.schema.json)
     csv           one line for each private example and attack
     annex         an annex to a data-protection impact assessment (Markdown)
 
@@ -11,6 +12,7 @@ None of them reads as a pass where nothing was measured.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -23,11 +25,13 @@ from seepage.report.evidence.findings import Evidence
 from seepage.report.evidence.junit import junit_text
 from seepage.report.evidence.markdown import markdown_text
 from seepage.report.evidence.sarif import sarif_text
+from seepage.report.terminal import to_json
 
 FORMATS: dict[str, tuple[str, Callable[[Evidence], str]]] = {
     "junit": ("junit.xml", junit_text),
     "sarif": ("report.sarif", sarif_text),
     "markdown": ("summary.md", markdown_text),
+    "json": ("report.json", lambda found: json.dumps(to_json(found.log), indent=2) + "\n"),
     "csv": ("examples.csv", csv_text),
     "annex": ("annex.md", annex_text),
 }
@@ -40,8 +44,8 @@ def check_formats(names: Iterable[str]) -> None:
     >>> check_formats(["juni"])
     Traceback (most recent call last):
     ...
-    seepage.core.errors.SpecError: unknown format 'juni': did you mean 'junit'? Valid: annex, csv, junit, \
-markdown, sarif.
+    seepage.core.errors.SpecError: unknown format 'juni': did you mean 'junit'? Valid: annex, csv, json, \
+junit, markdown, sarif.
     """
     for name in names:
         if name not in FORMATS:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import math
 from pathlib import Path
 
-from seepage.record import write_atomically
+from seepage.record import Column, write_atomically
+from seepage.report.charts.intervals import Figure, IntervalChart, draw_intervals
 from seepage.report.frame import render
-from seepage.report.published.result import Table
+from seepage.report.published.result import Row, Table
 from seepage.report.published.terminal import OUTSIDE, legend, texts
 
 
@@ -38,6 +40,9 @@ def table_html(table: Table) -> str:
         width=1 + sum(len(each) for _, each in heads),
         lines=lines,
         legend=legend(table),
+        charts=[
+            (column.name, chart) for column in table.columns if (chart := _chart(table, column)) is not None
+        ],
         missing=table.missing,
         notes=table.notes,
         pictures=[
@@ -47,6 +52,30 @@ def table_html(table: Table) -> str:
         ],
         spec={**asked, "points": {point.title: point.spec for point in header.points}},
     )
+
+
+def _chart(table: Table, column: Column) -> IntervalChart | None:
+    """The paper's figures and ours, where the paper has some."""
+    if not table.compared(column):
+        return None
+    rows = [
+        (f"{row.group}: {row.label}", _figures(row, column))
+        for row in table.rows
+        if column.name in row.figures
+    ]
+    return draw_intervals(rows, ["paper", "ours"], percent=False, what=f"{column.name}, paper and ours")
+
+
+def _figures(row: Row, column: Column) -> list[Figure | None]:
+    found = row.figures[column.name]
+    paper = found.paper
+    theirs = None if paper is None else Figure(value=paper, low=paper, high=paper, title=f"{paper:.3f}")
+    ours = found.estimate(column.unit)
+    if not math.isfinite(ours.value):
+        return [theirs, None]
+    known = ours.n > 1 and math.isfinite(ours.low) and math.isfinite(ours.high)
+    low, high = (ours.low, ours.high) if known else (ours.value, ours.value)
+    return [theirs, Figure(value=ours.value, low=low, high=high, title=f"{ours.value:.3f}")]
 
 
 def write_table_html(table: Table, path: Path | None = None) -> Path:

@@ -99,6 +99,9 @@ class Table:
             missing=(*layout.missing, *log.not_run(), *_failed(log)),
         )
 
+    def __repr__(self) -> str:
+        return f"<table '{self.title}': {len(self.rows)} rows, in {self.log.folder.path}>"
+
     @property
     def title(self) -> str:
         return self.log.header.title

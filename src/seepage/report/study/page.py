@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from seepage.record import write_atomically
+from seepage.report.charts.tradeoff import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, build_plot
 from seepage.report.frame import render
 from seepage.report.study.advice import RULE, advise
-from seepage.report.study.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, build_plot
 from seepage.report.study.result import StudyResult
 from seepage.report.study.words import leak_text, metric_text
 from seepage.report.words import interval, percent
@@ -23,6 +23,7 @@ def study_html(result: StudyResult) -> str:
         rows=result.rows,
         advice=advise(result),
         rule=RULE,
+        bounded=any(row.bound_seen is not None or row.bound_training is not None for row in result.rows),
         plot=build_plot(result.rows),
         frame={"w": WIDTH, "h": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM},
         percent=percent,

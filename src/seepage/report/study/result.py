@@ -75,6 +75,12 @@ class StudyResult:
         """Read a study's folder, finished or not. Raises LogError with one sentence if it is none."""
         return cls.of(RunLog.read(path, kind="study"))
 
+    def __repr__(self) -> str:
+        missing = f", {self.missing} cells missing" if self.missing else ""
+        return (
+            f"<study '{self.log.header.title}': {len(self.rows)} points{missing}, in {self.log.folder.path}>"
+        )
+
     @property
     def first(self) -> Header:
         """The point without a defense."""

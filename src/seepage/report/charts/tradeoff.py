@@ -1,13 +1,16 @@
-"""Where everything stands in the picture: accuracy to the right, leakage upwards."""
+"""A study in one picture: accuracy to the right, leakage upwards, one mark a defense."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from seepage.record import Estimate, epsilon_text
-from seepage.report.study.result import DefenseRow
+
+if TYPE_CHECKING:
+    from seepage.report.study.result import DefenseRow
 
 WIDTH, HEIGHT = 640, 420
 LEFT, RIGHT, TOP, BOTTOM = 90, 600, 44, 356
