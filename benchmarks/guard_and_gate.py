@@ -86,7 +86,7 @@ ATTACKERS = (
     ),
     Attacker(
         name="slow_drift", effort="rounds", strengths=(2, 4, 8, 16),
-        settings=lambda steps, size: {"steps": int(steps), "toward_options": {"batch_size": size}},
+        settings=lambda steps, size: {"steps": int(steps), "toward_options": {"batch_size": size, "share": 1.0}},
     ),
     Attacker(
         name="amplification", effort="factor", strengths=(1e2, 1e3, 1e4, 1e5, 1e6),

@@ -74,6 +74,8 @@ def reading_input(layers: Sequence[WeightLayer]) -> list[WeightLayer]:
         return []
     dense = [layer for layer in layers if layer.kind == "dense" and not is_recurrent(layer.name)]
     made = Counter(len(layer.rows) for layer in dense)
+    # What a recurrent layer hands on is its hidden state, which it also reads itself.
+    made.update(layer.inputs for layer in layers if layer.name.rpartition(".")[2].startswith("weight_hh"))
     first = [one for one in dense if made[one.inputs] == (one.inputs == len(one.rows))]
     return first or ([] if any(layer.kind == "embedding" for layer in layers) else dense)
 
