@@ -1,4 +1,6 @@
-"""Does the gate name beforehand whom a server then recovers? `python benchmarks/gate.py [--seeds 3] [--quiet 14]`.
+"""Does the gate name beforehand whom a server then recovers?
+
+    python benchmarks/gate.py [--seeds 3] [--quiet 18]
 
 For each data set, model and server: the server crafts (or does not), the client computes its update, the gate
 looks at it without the server's secret, and then the server reads with it. Printed: examples that the server
@@ -115,7 +117,9 @@ def recovered(
     attacks = [attack]
     if seen.secret is None:  # an honest server reads any layer it likes
         layers = trace_linear_layers(seen.broadcast.model, spec)
-        attacks = [ATTACKS["exact_extraction"](layer=x.name, budget=budget) for x in layers if not unreadable(x)]
+        attacks = [
+            ATTACKS["exact_extraction"](layer=x.name, budget=budget) for x in layers if not unreadable(x)
+        ]
     for each in attacks:
         result = each.run([seen], known)  # type: ignore[attr-defined]
         scored = rated(result, Views(played, spec, result.space, 1e-3), ())
@@ -128,7 +132,8 @@ def recovered(
 def _narrow(spec: InputSpec) -> nn.Module:
     size = int(torch.tensor(spec.shape).prod())
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(size, 30), nn.ReLU(), nn.Linear(30, 30), nn.ReLU(), nn.Linear(30, spec.num_classes)
+        nn.Flatten(), nn.Linear(size, 30), nn.ReLU(), nn.Linear(30, 30), nn.ReLU(),
+        nn.Linear(30, spec.num_classes),
     )  # fmt: skip
 
 
@@ -248,8 +253,8 @@ def main() -> None:
     slowest = max(float(r["seconds"]) for r in rows)  # type: ignore[arg-type]
     steps = sorted(float(r["quick_over_step"]) for r in rows)  # type: ignore[arg-type]
     print(
-        f"{named} of {hits} recovered examples were named (quick: {quick}); slowest gate {slowest:.1f} CPU s; "
-        f"quick mode in steps: median {steps[len(steps) // 2]:.2f}, most {steps[-1]:.2f}"
+        f"{named} of {hits} recovered examples were named (quick: {quick}); slowest gate {slowest:.1f} CPU s;"
+        f" quick mode in steps: median {steps[len(steps) // 2]:.2f}, most {steps[-1]:.2f}"
     )
     after = sum(int(r["recovered_after"]) for r in rows)  # type: ignore[call-overload]
     altered = sum(bool(r["altered"]) for r in rows)

@@ -3,10 +3,11 @@
     python benchmarks/guard_and_gate.py [--seeds 3] [--first 83000] [--out benchmarks/guard_and_gate.json]
     python benchmarks/guard_and_gate.py --draw docs/guard_and_gate.svg
 
-Each attacker is played at several strengths. Leaked is what its own reading recovers of the batch: exactly, or
-as a picture of 25 dB. Then the guard looks at the model, in the first round (no earlier one is there) or, for
-a drift, with all rounds before; and the gate at the update, without the server's secret. "guard" counts what
-leaks at a clean verdict, "gate" what leaks through updates that it lets pass, "both" what leaks at either.
+Each attacker is played at several strengths. Leaked is what its own reading recovers of the batch: exactly
+or as a picture of 25 dB. Then the guard looks at the model, in the first round (no earlier one is there)
+or, for a drift, with all rounds before; and the gate at the update, without the server's secret. "guard"
+counts what leaks at a clean verdict, "gate" what leaks through updates that it lets pass, "both" what leaks
+past both of them.
 The bar: both leave at most what the honest model leaks, read by anybody, and five points.
 Data that are not at hand (SEEPAGE_DATA) are replaced by the digits that come with scikit-learn.
 """
@@ -81,12 +82,15 @@ ATTACKERS = (
         settings=lambda share, size: {"share": share, "batch_size": size},
     ),
     Attacker(
-        name="moderate_fishing", effort="energy taken from the other rows", strengths=(0.5, 0.8, 0.92, 0.97, 0.999),
+        name="moderate_fishing", effort="energy taken from the other rows",
+        strengths=(0.5, 0.8, 0.92, 0.97, 0.999),
         settings=lambda taken, size: {"keep": 1 - taken}, batch=FISHING,
     ),
     Attacker(
         name="slow_drift", effort="rounds", strengths=(2, 4, 8, 16),
-        settings=lambda steps, size: {"steps": int(steps), "toward_options": {"batch_size": size, "share": 1.0}},
+        settings=lambda steps, size: {
+            "steps": int(steps), "toward_options": {"batch_size": size, "share": 1.0}
+        },
     ),
     Attacker(
         name="amplification", effort="factor", strengths=(1e2, 1e3, 1e4, 1e5, 1e6),
@@ -231,7 +235,7 @@ WIDTH, HEIGHT, LEFT, TOP = 210, 150, 44, 40
 
 
 def draw(results: Sequence[dict[str, Any]]) -> str:
-    """A panel for each data set and attacker: across the strength, upwards the share of the batch that leaks."""
+    """A panel for each data set and attacker: across the strength, upwards the share that leaks."""
     sets = list(dict.fromkeys(r["data"] for r in results))
     wide, high = LEFT + (WIDTH + 24) * len(ATTACKERS), TOP + (HEIGHT + 66) * len(sets) + 16
     parts = [
@@ -240,7 +244,12 @@ def draw(results: Sequence[dict[str, Any]]) -> str:
         '<rect width="100%" height="100%" fill="white"/>',
     ]
     x = LEFT
-    words = {"none": "leaks", "guard": "at a clean verdict of the guard", "gate": "past the gate", "both": "past both"}
+    words = {
+        "none": "leaks",
+        "guard": "at a clean verdict of the guard",
+        "gate": "past the gate",
+        "both": "past both",
+    }
     for name, word in words.items():
         parts.append(f'<rect x="{x}" y="8" width="14" height="4" fill="{COLOURS[name]}"/>')
         parts.append(f'<text x="{x + 20}" y="14">{word}</text>')
@@ -261,7 +270,8 @@ def panel(
         f'<rect x="{x0}" y="{y0}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#cccccc"/>',
         f'<text x="{x0}" y="{y0 - 6}" font-size="12">{data}: {attacker.name}</text>',
         f'<text x="{x0}" y="{y0 + HEIGHT + 30}" fill="#666666">{attacker.effort}</text>',
-        f'<line x1="{x0}" x2="{x0 + WIDTH}" y1="{line:.1f}" y2="{line:.1f}" stroke="#55a868" stroke-dasharray="4 3"/>',
+        f'<line x1="{x0}" x2="{x0 + WIDTH}" y1="{line:.1f}" y2="{line:.1f}" stroke="#55a868" '
+        'stroke-dasharray="4 3"/>',
     ]
     places = [x0 + WIDTH * (n + 0.5) / len(points) for n in range(len(points))]
     for place, strength in zip(places, points, strict=True):

@@ -129,7 +129,7 @@ def _arrays(path: Path) -> dict[str, Tensor]:
 
 
 def _keras(path: Path) -> dict[str, Tensor]:
-    """Keras keeps `layer/kernel:0` (.., in, out) and `layer/bias:0`; recurrent layers have a second kernel."""
+    """Keras keeps `layer/kernel:0` (.., in, out) and `layer/bias:0`; recurrent layers have two kernels."""
     import h5py
 
     state: dict[str, Tensor] = {}

@@ -120,7 +120,9 @@ def layer_shares(model: nn.Module, batch: Batch, loss: str) -> list[LayerShares]
         if grad is not None and output.dim() == 2 and len(output) == len(batch):
             layer = model.get_submodule(name)
             # A fishing head keeps a gradient of its own and sends none back but for the example it is after.
-            sends = (grad @ layer.get_parameter("weight").detach()).norm(dim=1) if output is outputs[-1] else None
+            sends = (
+                (grad @ layer.get_parameter("weight").detach()).norm(dim=1) if output is outputs[-1] else None
+            )
             rungs = _rungs(layer, grad)
             signals = torch.cat([grad, rungs], dim=1) if rungs.shape[1] else grad
             reads = layer.get_parameter("weight").shape[1]

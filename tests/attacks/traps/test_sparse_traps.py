@@ -58,6 +58,12 @@ def test_a_tenth_of_the_rows_lays_most_of_a_batch_bare() -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    for wrong in ({"share": 0.0}, {"share": 1.5}, {"kind": "imprint"}, {"read": "nothing"}, {"batch_size": 1}):
+    for wrong in (
+        {"share": 0.0},
+        {"share": 1.5},
+        {"kind": "imprint"},
+        {"read": "nothing"},
+        {"batch_size": 1},
+    ):
         with pytest.raises(SpecError):
             sparse_traps(**wrong)

@@ -43,7 +43,7 @@ class SlowDrift(CraftedExtraction):
         nudged = _trained(model, history, known)
         with torch.no_grad():
             for name, parameter in nudged.named_parameters():
-                parameter += (there[name] - start[name]) / self.steps
+                parameter.add_((there[name] - start[name]) / self.steps)
         return Crafted(nudged, bait.secret if number == self.steps - 1 else None)
 
 
