@@ -145,10 +145,10 @@ QUIET = (
 """Honest models and what clients add to their updates, B = 64."""
 
 
-def quiet(seeds: range) -> None:
+def quiet(seeds: range, only: str) -> None:
     """Prints a line for each batch, then false blocks."""
     silent, false, quick_false = 0, 0, 0
-    for case, noise in QUIET:
+    for case, noise in (one for one in QUIET if only in f"{one[0].data}, {one[0].model}"):
         for seed in seeds:
             spec, batch, public, model = drawn(case, SIZES[-1], seed)
             known = Knowledge(input=spec, local=LocalTraining(), auxiliary=public, seed=seed)
@@ -237,10 +237,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first", type=int, default=61000)
     parser.add_argument("--quiet", type=int, default=0, help="batches of each setting that hides a batch")
+    parser.add_argument("--only", default="", help="with --quiet: settings with this word")
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if given.quiet:
-        quiet(range(given.first, given.first + given.quiet))
+        quiet(range(given.first, given.first + given.quiet), given.only)
         return
     rows = []
     for row in cases(range(given.first, given.first + given.seeds)):

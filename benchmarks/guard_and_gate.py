@@ -183,8 +183,10 @@ def measure(world: World, attacker: Attacker | None, strength: float, seed: int)
     }
 
 
-def rows(seeds: range, only: str) -> Iterator[dict[str, Any]]:
+def rows(seeds: range, only: str, data: str) -> Iterator[dict[str, Any]]:
     for world in WORLDS:
+        if data not in ("", world.data):
+            continue
         known = replace(world, data=at_hand(world.data))
         for seed in seeds:
             if not only:
@@ -292,6 +294,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first", type=int, default=83000)
     parser.add_argument("--only", default="", help="one attacker")
+    parser.add_argument("--data", default="", help="one data set")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/guard_and_gate.json"))
     parser.add_argument("--draw", type=Path, help="draw what --out holds, and measure nothing")
     given = parser.parse_args()
@@ -302,7 +305,7 @@ def main() -> None:
         return
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     results = []
-    for row in rows(range(given.first, given.first + given.seeds), given.only):
+    for row in rows(range(given.first, given.first + given.seeds), given.only, given.data):
         results.append(row)
         print(json.dumps(row), flush=True)
         given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -92,7 +92,9 @@ class LayerShares:
         """
         left = ~self.peelable()
         active = int((self.signals[left] != 0).any(dim=0).sum())
-        enough = active >= _TOLD_APART * int(left.sum()) and int(left.sum()) < self.inputs
+        # With others read already the update is blocked anyway, and whom a search may reach is named as well.
+        each = ROWS_EACH if not bool(left.all()) else _TOLD_APART
+        enough = active >= each * int(left.sum()) and int(left.sum()) < self.inputs
         return left if enough else torch.zeros_like(left)
 
 
