@@ -151,7 +151,7 @@ def test_pictures_are_judged_by_a_plateau() -> None:
 
 
 def test_whom_a_patient_server_tells_apart_is_named_by_a_gate_in_a_hurry() -> None:
-    """No neuron is alone, so peeling finds nobody; thirty neurons for each example are enough for a search."""
+    """No neuron is alone, so peeling finds nobody; thirty neurons an example are enough for a search."""
     torch.manual_seed(5)
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 300), nn.ReLU(), nn.Linear(300, 4))
     batch = private(10)

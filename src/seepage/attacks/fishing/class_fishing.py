@@ -40,7 +40,6 @@ from seepage.attacks.fishing.shared import (
 from seepage.core.errors import NotApplicable, SpecError
 from seepage.core.types import Crafted, Exchange, Grant, Knowledge
 
-
 _ROUGHLY_WHOLE = 0.4
 """The same where other rows keep some of their energy and every example has some probability of each class.
 Derived: half a count would read as the next number, and a tenth is left for noise."""
