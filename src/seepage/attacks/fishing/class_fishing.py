@@ -195,8 +195,8 @@ class ClassFishing(Fishing):
         if takes_several_steps(known.local):
             if self.keep:
                 raise NotApplicable(
-                    "clients take several local steps, and the first one already moves a head that was changed "
-                    "by little: moderate fishing needs one step; class_fishing does with several."
+                    "clients take several local steps, and the first one already moves a head that was "
+                    "changed by little: moderate fishing needs one step; class_fishing does with several."
                 )
             dying_model(model, head, self.target_class or 0, known)
 

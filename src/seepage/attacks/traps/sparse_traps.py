@@ -74,6 +74,7 @@ def sparse_traps(
         raise SpecError(f"share must lie above 0 and be at most 1, not {share}.")
     lookup(READERS, read, "reader")
     build = ATTACKS.find(lookup(_KINDS, kind, "kind of trap"))
-    whole: CraftedExtraction = build(layer=layer, hidden=hidden, batch_size=batch_size, read=read)
+    whole = build(layer=layer, hidden=hidden, batch_size=batch_size, read=read)
+    assert isinstance(whole, CraftedExtraction)
     crafter = SparseCrafter(whole=whole.crafter, share=share)
     return CraftedExtraction(crafter, read=read, rounds=rounds, clients=clients)
