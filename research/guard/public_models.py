@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,10 @@ _FAMILIES = (
     "beatnet", "spliceai", "wakeword", "mos", "ddddocr", "lpips|dists", "attacut|deepcut|oskut|sefr",
 )  # fmt: skip
 """Networks that several packages hold, or that come in several versions."""
+_NO_NETWORKS = ("preprocessors",)
+"""In paths of signal processing that is stored as a graph: filters that nobody trained."""
+_MOST_OF_A_FAMILY = 20
+"""Models that one family may bring in, the first by a hash of their names: one package has 300 of a kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +59,12 @@ def public_models() -> Iterator[PublicModel]:
     """Every file in the folder that one of the readers understands and a weight check can look at."""
     folder = os.environ.get(FOLDER)
     seen: set[str] = set()
-    for path in sorted(Path(folder).rglob("*")) if folder else ():
+    many: Counter[str] = Counter()
+    for path in sorted(Path(folder).rglob("*"), key=_shuffled) if folder else ():
         read = _reader(path)
-        if read is None:
+        if read is None or any(word in str(path) for word in _NO_NETWORKS):
+            continue
+        if many[family(str(path.relative_to(str(folder))))] >= _MOST_OF_A_FAMILY:
             continue
         try:
             model = as_module(read(path))
@@ -67,7 +75,12 @@ def public_models() -> Iterator[PublicModel]:
         if looked_at and digest not in seen:  # the same file in two packages is one model
             seen.add(digest)
             name = str(path.relative_to(str(folder)))
+            many[family(name)] += 1
             yield PublicModel(name=name, family=family(name), model=model)
+
+
+def _shuffled(path: Path) -> str:
+    return hashlib.sha256(path.name.encode()).hexdigest()
 
 
 def family(name: str) -> str:
@@ -116,7 +129,7 @@ def _arrays(path: Path) -> dict[str, Tensor]:
 
 
 def _keras(path: Path) -> dict[str, Tensor]:
-    """Keras keeps `layer/kernel:0` (.., in, out) and `layer/bias:0`."""
+    """Keras keeps `layer/kernel:0` (.., in, out) and `layer/bias:0`; recurrent layers have two kernels."""
     import h5py
 
     state: dict[str, Tensor] = {}
@@ -126,7 +139,11 @@ def _keras(path: Path) -> dict[str, Tensor]:
             return
         stem, _, leaf = name.rpartition("/")
         array, place = np.asarray(node, dtype=np.float32), stem.replace(".", "_").replace("/", "_")
-        if "kernel" in leaf and array.ndim >= 2:
+        if any("recurrent_kernel" in other for other in node.parent):
+            kind = "hh" if "recurrent" in leaf else "ih"
+            if "kernel" in leaf:
+                state[f"{place}.weight_{kind}_l0"] = torch.from_numpy(array.T.copy())
+        elif "kernel" in leaf and array.ndim >= 2:
             state[f"{place}.weight"] = torch.from_numpy(np.moveaxis(array, (-1, -2), (0, 1)).copy())
         elif "bias" in leaf:
             state[f"{place}.bias"] = torch.from_numpy(array)

@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import nn
 
+from seepage.attacks import ATTACKS
 from seepage.attacks.fishing.class_fishing import class_fishing
 from seepage.attacks.traps.trap_weights import trap_weights
 from seepage.core.errors import DataError
 from seepage.core.types import (
     Batch,
     Broadcast,
+    Exchange,
     InputSpec,
     Knowledge,
     LocalTraining,
@@ -21,6 +23,7 @@ from seepage.core.types import (
 )
 from seepage.gating import gate
 from seepage.gating.attacked import PICTURE
+from seepage.gating.shares import layer_shares
 from seepage.protocol import client
 
 SPEC = InputSpec(modality=Modality.IMAGE, shape=(1, 6, 6), num_classes=4)
@@ -145,3 +148,25 @@ def test_pictures_are_judged_by_a_plateau() -> None:
     report = gate(model, noisy, batch, spec=SPEC, advice=False, budget=0.05)
     levels = [e.psnr for e in report.exposures if e.psnr is not None]
     assert levels and all(abs(level - PICTURE) > 3 for level in levels)
+
+
+def test_whom_a_patient_server_tells_apart_is_named_by_a_gate_in_a_hurry() -> None:
+    """No neuron is alone, so peeling finds nobody; thirty neurons an example are enough for a search."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 300), nn.ReLU(), nn.Linear(300, 4))
+    batch = private(10)
+    flat = batch.inputs.flatten(1)
+    with torch.no_grad():
+        response = flat @ model[1].weight.T + model[1].bias  # (n, N)
+        third = response.sort(dim=0).values[-4]
+        model[1].bias -= third - 1e-4  # four of ten fire each neuron
+    shares = layer_shares(model, batch, "cross_entropy")[0]
+    assert not bool(shares.peelable().any())
+    report = gate(model, None, batch, spec=SPEC, advice=False, budget=0.01)
+    sent = client(LocalTraining())(Broadcast(model), batch)
+    seen = Exchange(broadcast=Broadcast(model), update=sent, clients=(0,))
+    found = ATTACKS["exact_extraction"](budget=30.0).run([seen], Knowledge(input=SPEC))
+    near = torch.cdist(found.values.flatten(1), flat).amin(dim=0) < 1e-2
+    assert int(near.sum()) >= 8
+    assert set(near.nonzero().flatten().tolist()) <= set(report.exposed)
+    assert {"unmixed"} <= {e.how for e in report.exposures}

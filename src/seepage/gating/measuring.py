@@ -119,7 +119,9 @@ def _measures(shares: list[LayerShares], owned: set[str]) -> Iterator[Exposure]:
         count = one.owned()
         for i in one.peelable().nonzero().flatten().tolist():
             yield Exposure(example=i, how="owned", by="peeling", layer=one.name, strength=float(count[i]))
-    if shares and len(shares[-1].norms) > 1:
+        for i in one.unmixable().nonzero().flatten().tolist():
+            yield Exposure(example=i, how="unmixed", by="unmixing", layer=one.name)
+    if shares and shares[-1].norms is not None and len(shares[-1].norms) > 1:
         ratio = shares[-1].dominance()
         for i in (ratio >= ISOLATED).nonzero().flatten().tolist():
             yield Exposure(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Answer = Literal["pass", "block", "not measured"]
-How = Literal["exact", "picture", "features", "isolated", "owned"]
+How = Literal["exact", "picture", "features", "isolated", "owned", "unmixed"]
 
 CAVEAT = (
     "This holds for the attacks that were run, on this update alone. Others may recover more, over several "
@@ -19,6 +19,7 @@ WORDS: dict[How, str] = {
     "features": "recovered as features of a layer, exactly",
     "isolated": "alone in the update, so that a search for it has nothing else to fit",
     "owned": "alone at neurons, so that reading rows gives it away",
+    "unmixed": "one of few for so many neurons, so that a search tells it from the others, given time",
 }
 
 

@@ -36,8 +36,14 @@ ATTACKS: dict[str, Entry] = {
     "shifted_rows": _attack(
         "seepage.attacks.traps.shifted_rows:shifted_rows", "auxiliary_data", "craft_weights"
     ),
+    "sparse_traps": _attack("seepage.attacks.traps.sparse_traps:sparse_traps", "craft_weights"),
+    "slow_drift": _attack(
+        "seepage.attacks.traps.slow_drift:slow_drift", "auxiliary_data", "craft_weights", "several_rounds"
+    ),
+    "amplification": _attack("seepage.attacks.traps.amplification:amplification", "craft_weights"),
     "imprint": _attack("seepage.attacks.traps.imprint:imprint", "craft_weights"),
     "class_fishing": _attack("seepage.attacks.fishing.class_fishing:class_fishing", *_FISHES),
+    "moderate_fishing": _attack("seepage.attacks.fishing.class_fishing:moderate_fishing", *_FISHES),
     "feature_fishing": _attack(
         "seepage.attacks.fishing.feature_fishing:feature_fishing",
         "auxiliary_data",

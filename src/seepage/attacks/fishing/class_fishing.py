@@ -28,6 +28,7 @@ from seepage.attacks.fishing.head import (
     sent_gradient,
 )
 from seepage.attacks.fishing.loudness import USUAL_ALPHA, loudness
+from seepage.attacks.fishing.purified import purified
 from seepage.attacks.fishing.shared import (
     Fishing,
     Hook,
@@ -36,8 +37,12 @@ from seepage.attacks.fishing.shared import (
     examples_behind,
     hooked,
 )
-from seepage.core.errors import SpecError
+from seepage.core.errors import NotApplicable, SpecError
 from seepage.core.types import Crafted, Exchange, Grant, Knowledge
+
+_ROUGHLY_WHOLE = 0.4
+"""The same where other rows keep some of their energy and every example has some probability of each class.
+Derived: half a count would read as the next number, and a tenth is left for noise."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -47,6 +52,13 @@ class ClassFishing(Fishing):
     target_class: int | None
     alpha: float | None
     most: int
+    keep: float = 0.0
+    """Share of the layer's energy outside the target's row; with some, nothing is exact or claimed."""
+
+    @property
+    def whole(self) -> float:
+        """How far from whole numbers the class counts may lie."""
+        return WHOLE if self.keep == 0 else _ROUGHLY_WHOLE
 
     @property
     def needs(self) -> frozenset[Grant]:
@@ -67,7 +79,7 @@ class ClassFishing(Fishing):
             crafted, dying = dying_model(model, head, target, known)
             return self.send(crafted, Hook(target=target, dying=dying))
         alpha, loud = (self.alpha, 1.0) if self.alpha else loudness(model, head, target, known)
-        crafted = class_head(model, head, target, alpha=alpha, loud=loud)
+        crafted = class_head(model, head, target, alpha=alpha, loud=loud, keep=self.keep)
         return self.send(crafted, Hook(target=target, loud=loud))
 
     def _next_class(self, history: Sequence[Exchange], known: Knowledge, head: Head) -> int | None:
@@ -136,7 +148,7 @@ class ClassFishing(Fishing):
         size = -reading.weight
         counts = self._counts(exchange, known, head)
         # All classes' counts, not only this one's: an update clipped to almost nothing reads as none of it.
-        if float((counts - counts.round()).abs().max()) > WHOLE:
+        if float((counts - counts.round()).abs().max()) > self.whole:
             note = (
                 f"Class {target}: the class counts that the update shows are no whole numbers (this one: "
                 f"{size:.3f}), so a defense changed it, or a logit of the class reaches alpha = "
@@ -152,7 +164,9 @@ class ClassFishing(Fishing):
             )
             return [], round(size), [note]
         found = _fished(exchange, known, head, reading.features / reading.weight, round(size), source)
-        alone = replace(found, isolated=abs(size - 1) <= ALONE)
+        if self.keep:
+            found = replace(found, tensors=purified(found.tensors, found.model, known.input, head))
+        alone = replace(found, isolated=self.keep == 0 and abs(size - 1) <= ALONE)
         return [alone], round(size), [f"Class {target}: {round(size)} example(s) fished with one query."]
 
     def _after_several_steps(
@@ -179,6 +193,11 @@ class ClassFishing(Fishing):
 
     def check_steps(self, model: nn.Module, known: Knowledge, head: Head) -> None:
         if takes_several_steps(known.local):
+            if self.keep:
+                raise NotApplicable(
+                    "clients take several local steps, and the first one already moves a head that was "
+                    "changed by little: moderate fishing needs one step; class_fishing does with several."
+                )
             dying_model(model, head, self.target_class or 0, known)
 
     def _alpha(self, exchange: Exchange, head: Head) -> float:
@@ -224,6 +243,7 @@ def class_fishing(
     *,
     target_class: int | None = None,
     alpha: float | None = None,
+    keep: float = 0.0,
     most: int = 1,
     layer: str | None = None,
     client: int | None = None,
@@ -237,6 +257,8 @@ def class_fishing(
     alpha: how far the target class's bias lies below the others'; must exceed its logits by far (about 50).
     By default the paper's 1000 where clients send gradients. Where they send weight deltas it follows from
     their learning rate, and the target's row is made as loud as the rounding of deltas asks for.
+    keep: share of the layer's energy that the other classes' rows keep between them. With some the head looks
+        honest, single examples are fished approximately and none is claimed (`moderate_fishing`).
     most: classes with more examples than this are left alone, as their gradients are mixtures.
     layer: the classification layer, by default the last one with an output for each class.
     client: send crafted models to this client only.
@@ -244,6 +266,8 @@ def class_fishing(
     """
     if alpha is not None and not (alpha > 0 and math.isfinite(alpha)):
         raise SpecError(f"alpha must be positive, not {alpha}: 1000 is the paper's choice.")
+    if not 0 <= keep < 1:
+        raise SpecError(f"keep must be at least 0 and below 1, not {keep}: it is a share of the energy.")
     if most < 1:
         raise SpecError(f"most must be at least 1, not {most}.")
     return ClassFishing(
@@ -253,4 +277,33 @@ def class_fishing(
         target_class=target_class,
         alpha=alpha,
         most=most,
+        keep=keep,
     )
+
+
+def moderate_fishing(
+    *,
+    target_class: int | None = None,
+    gap: float = 3.0,
+    keep: float = 0.08,
+    layer: str | None = None,
+    client: int | None = None,
+    inner: str = "analytic_extraction",
+    inner_options: Mapping[str, Any] | None = None,
+) -> ClassFishing:
+    """Dishonest server, hard to see: class fishing by so little that the classifier looks honest; one
+    example of a class outweighs all others together.
+
+    target_class: the class to fish; by default every class that the first query shows to hold one example.
+    gap: of the other classes' biases above the target's.
+    keep: share of the layer's energy that the other classes' rows keep between them.
+    layer: the classification layer, by default the last one with an output for each class.
+    client: send crafted models to this client only.
+    inner, inner_options: the attack that inverts each fished gradient, and its settings.
+    """
+    if not 0 < keep < 1:
+        raise SpecError(f"keep must lie between 0 and 1, not {keep}; class_fishing keeps nothing.")
+    return class_fishing(
+        target_class=target_class, alpha=gap, keep=keep, layer=layer, client=client, inner=inner,
+        inner_options=inner_options,
+    )  # fmt: skip

@@ -116,7 +116,9 @@ def far_away(model: nn.Module, head: Head) -> float:
     return math.sqrt(torch.finfo(model.get_parameter(head.weight).dtype).max)
 
 
-def class_head(model: nn.Module, head: Head, target: int, *, alpha: float, loud: float = 1.0) -> nn.Module:
+def class_head(
+    model: nn.Module, head: Head, target: int, *, alpha: float, loud: float = 1.0, keep: float = 0.0
+) -> nn.Module:
     """Section 3.1 with all logits lowered by alpha, which no softmax notices: other rows and their biases are
     0 in place of alpha, and the target's bias is -alpha, so that only the target class has any gradient.
 
@@ -124,6 +126,7 @@ def class_head(model: nn.Module, head: Head, target: int, *, alpha: float, loud:
     in single precision. Of the zeros nothing is lost, and the target's own delta is minus their sum.
 
     loud: times the target's row, and with it every gradient behind the layer.
+    keep: share of the layer's energy that the other rows keep between them, in place of none.
 
     Without a bias alpha * u.f with u = 1/sqrt(m) is taken from the target's logit: for non-negative features
     that are not all zero this acts like a bias, and a target example's gradient is that of
@@ -133,7 +136,9 @@ def class_head(model: nn.Module, head: Head, target: int, *, alpha: float, loud:
     weight = crafted.get_parameter(head.weight)
     kept = loud * weight.detach()[target].clone()
     with torch.no_grad():
-        weight.zero_()
+        others = weight.square().sum() - weight[target].square().sum()
+        smaller = (keep / (1 - keep) * kept.square().sum() / others.clamp_min(1e-30)).sqrt()
+        weight.copy_(smaller * weight if keep else torch.zeros_like(weight))
         weight[target] = kept if head.bias is not None else kept - alpha / math.sqrt(head.features)
         if head.bias is not None:
             bias = crafted.get_parameter(head.bias)

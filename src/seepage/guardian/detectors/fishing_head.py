@@ -40,7 +40,9 @@ def measure_rows(layers: Sequence[WeightLayer]) -> Reading:
             f"layer's energy, where {len(head.rows)} alike classes have {1 - 1 / len(head.rows):.2g}"
         )
         exact = rest <= _ZERO and len(head.rows) > 2
-        score = -math.log10(max(rest, _SMALLEST))
+        # Of two rows one is often several times the other, of two outputs that are no classes above all.
+        telling = len(head.rows) > 2 or rest <= _ZERO
+        score = -math.log10(max(rest, _SMALLEST)) if telling else 0.0
         readings.append(Reading(score=score, layer=head.name, evidence=words, exact=exact))
     return max(readings, key=lambda reading: reading.score)
 

@@ -67,15 +67,18 @@ def reading_input(layers: Sequence[WeightLayer]) -> list[WeightLayer]:
     """Dense layers that the input could reach unaltered, by shapes: a trap has to sit in one of them.
 
     Every convolution before them passes values on, and their inputs are no other layer's outputs. Where all
-    layers fit each other, any may be the first, unless tokens come in through an embedding. Recurrent layers
-    sum over the steps of an example, which hides single rows.
+    layers fit each other, any may be the first, unless inputs come in through an embedding or a recurrent
+    layer. Recurrent layers sum over the steps of an example, which hides single rows.
     """
     if any(passed(layer).count == 0 for layer in mixing_convolutions(layers, fan_in=8)):
         return []
     dense = [layer for layer in layers if layer.kind == "dense" and not is_recurrent(layer.name)]
     made = Counter(len(layer.rows) for layer in dense)
+    # What a recurrent layer hands on is its hidden state, which it also reads itself.
+    made.update(layer.inputs for layer in layers if layer.name.rpartition(".")[2].startswith("weight_hh"))
     first = [one for one in dense if made[one.inputs] == (one.inputs == len(one.rows))]
-    return first or ([] if any(layer.kind == "embedding" for layer in layers) else dense)
+    other_entrance = any(layer.kind == "embedding" or is_recurrent(layer.name) for layer in layers)
+    return first or ([] if other_entrance else dense)
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,13 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
         values = sampled(values[values != 0], _VALUES)
         if len(values) < _LEAST:
             continue
-        score = distance(-values[values < 0], values[values > 0])
+        negative, positive = -values[values < 0], values[values > 0]
+        if 2 * min(len(negative), len(positive)) < _LEAST:  # of a few, sizes are no distribution
+            continue
+        score = distance(negative, positive)
         words = f"sizes of negative and of positive weights in '{layer.name}' are {score:.3f} apart (KS)"
         readings.append(Reading(score=score, layer=layer.name, evidence=words))
-    return most_striking(readings, needs=f"dense layer of {_LEAST} or more non-zero weights")
+    return most_striking(readings, needs=f"dense layer with {_LEAST // 2} weights of either sign")
 
 
 def distance(a: Tensor, b: Tensor) -> float:
