@@ -42,7 +42,7 @@ def wide(values: Tensor) -> Tensor:
 
 def wide_batch(batch: Batch) -> Batch:
     """The examples with inputs in float32 at least."""
-    return Batch(wide(batch.inputs), batch.labels)
+    return replace(batch, inputs=wide(batch.inputs))
 
 
 def wide_model(model: nn.Module) -> nn.Module:

@@ -13,6 +13,7 @@ from seepage.attacks.text.encoder import read_encoder
 from seepage.attacks.text.ends import classes, last_tokens
 from seepage.attacks.text.growing import SAMPLE, Reader, grow, reader, tokens_at
 from seepage.attacks.text.span import Span
+from seepage.attacks.text.targets import token_targets
 from seepage.core.errors import NotApplicable
 from seepage.core.types import (
     PADDING,
@@ -25,7 +26,7 @@ from seepage.core.types import (
 )
 from seepage.models.blocks import attention_of, blocks_of, reading_points
 from seepage.protocol import training_mode
-from seepage.protocol.losses import NEXT_TOKEN
+from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, PER_TOKEN, TOKEN_CLASS
 
 
 _TIMES = 10.0
@@ -115,7 +116,7 @@ def _settled(exchange: Exchange, known: Knowledge, ids: Tensor, notes: list[str]
     """Last tokens or classes, and then the update of these texts beside the one that was sent."""
     model = exchange.broadcast.model
     gradients = _gradients(exchange, known)
-    labels = torch.zeros(len(ids), dtype=torch.long, device=ids.device)
+    labels, targets = torch.zeros(len(ids), dtype=torch.long, device=ids.device), None
     if known.loss == NEXT_TOKEN:
         behind = None if gradients is None else last_tokens(model, ids, gradients)
         if behind is None:
@@ -125,9 +126,17 @@ def _settled(exchange: Exchange, known: Knowledge, ids: Tensor, notes: list[str]
             ends = (ids != PADDING).sum(dim=1)
             fits = ends < ids.shape[1]
             ids[fits.nonzero().squeeze(1), ends[fits]] = behind[fits]
+    elif known.loss in PER_TOKEN:
+        targets = None if gradients is None else token_targets(model, ids, gradients)
+        if targets is None:
+            notes.append(f"What the loss ({known.loss}) wants of each token could not be read.")
     elif gradients is not None and (inferred := classes(model, ids, gradients)) is not None:
         labels = inferred
-    left = unexplained(exchange, known, Batch(ids, labels))
+    fed = Batch(ids, labels, targets)
+    left = None if known.loss in _TARGETED and targets is None else unexplained(exchange, known, fed)
+    if known.loss == MASKED_TOKEN:
+        ids, said = _unmasked(ids, targets, known)
+        notes += said
     rounding = max(torch.finfo(t.dtype).eps for t in exchange.update.tensors.values())
     proven = left is not None and left <= rounding**0.5
     claimed = torch.zeros(len(ids), dtype=torch.bool)
@@ -145,10 +154,23 @@ def _settled(exchange: Exchange, known: Knowledge, ids: Tensor, notes: list[str]
         claimed=claimed.to(ids.device),
         complete=proven,
         label_counts=torch.bincount(labels.cpu(), minlength=known.input.num_classes)
-        if proven and known.input.num_classes > 1 and known.loss != NEXT_TOKEN
+        if proven and known.input.num_classes > 1 and known.loss not in PER_TOKEN
         else None,
         notes=tuple(notes),
     )
+
+
+_TARGETED = (MASKED_TOKEN, TOKEN_CLASS)
+
+
+def _unmasked(ids: Tensor, targets: Tensor | None, known: Knowledge) -> tuple[Tensor, list[str]]:
+    """The texts before words were hidden in them."""
+    if targets is None:
+        return ids, ["Texts are shown as the model was fed them, with words hidden by the clients."]
+    was = targets != PADDING
+    return torch.where(was, targets, ids), [
+        f"{int(was.sum())} hidden words were read from the head; texts without one leave no trace in an update."
+    ]
 
 
 def _gradients(exchange: Exchange, known: Knowledge) -> Mapping[str, Tensor] | None:
