@@ -63,6 +63,8 @@ def _take_token_ids(model: nn.Module) -> None:
         config.pad_token_id = filler  # a classifier looks for the last token before it
     config.use_cache = False
     model.register_forward_pre_hook(partial(_as_keywords, filler), with_kwargs=True)
+    if is_adapted(model):
+        model.register_forward_hook(_behind_the_prompt, with_kwargs=True)
 
 
 def _as_keywords(
@@ -76,6 +78,29 @@ def _as_keywords(
         "attention_mask": there.long(),
         **keywords,
     }
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """A model of peft's: adapters or a prompt are trained, and the rest is frozen.
+
+    >>> is_adapted(nn.Linear(2, 2))
+    False
+    """
+    return any(kind.__name__ == "PeftModel" for kind in type(model).__mro__)
+
+
+def _behind_the_prompt(
+    model: nn.Module, _args: tuple[Any, ...], keywords: dict[str, Any], output: Any
+) -> Any:
+    """Without the logits at a trained prompt, but for its last place, which predicts a text's first token."""
+    logits = getattr(output, "logits", None)
+    ids = keywords.get("input_ids")
+    if logits is None or ids is None or logits.ndim != 3 or logits.shape[1] <= ids.shape[1]:
+        return None
+    config: Any = model.peft_config  # by adapter
+    predicts = not any(getattr(one, "task_type", None) == "TOKEN_CLS" for one in config.values())
+    output.logits = logits[:, logits.shape[1] - ids.shape[1] - predicts :]
+    return output
 
 
 def masking_of(model: nn.Module, spec: InputSpec) -> Masking | None:

@@ -20,11 +20,12 @@ from seepage.core.user_code import (
     reason,
 )
 from seepage.models import MODELS
-from seepage.models.adapting import copied, refuse_unusable, settle, unwrap, unwrap_children
+from seepage.models.adapting import refuse_unusable, settle, unwrap, unwrap_children
 from seepage.models.hugging_face import is_hugging_face, take_plain
 from seepage.models.weights import PRETRAINED, load_weights, pretrained_path
 from seepage.models.zoo.initialisers import initialise
 from seepage.protocol import training_mode
+from seepage.protocol.copies import own_copy
 from seepage.protocol.widening import model_placement, wide, wide_model
 
 __all__ = ["build_model", "builder_of", "check_forward", "load_weights"]
@@ -105,7 +106,7 @@ def _construct(
                 f"a module that is already built takes no hyperparameters ({', '.join(params)}); "
                 "remove them, or give the function that builds it."
             )
-        return copied(unwrap(reference))
+        return own_copy(unwrap(reference))
     if not isinstance(reference, str):
         return _call_with_spec(reference, spec, params)
     build = builder_of(reference)

@@ -25,6 +25,7 @@ from seepage.core.types import (
     UpdateKind,
 )
 from seepage.models.blocks import attention_of, blocks_of, reading_points
+from seepage.models.hugging_face import is_adapted
 from seepage.protocol import training_mode
 from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, PER_TOKEN, TOKEN_CLASS
 
@@ -43,6 +44,11 @@ class ExactText(PerUpdateAttack):
             raise NotApplicable("this attack reads texts: use another one for pictures and tables.")
         blocks_of(model)
         if not is_causal(model):
+            if is_adapted(model):
+                raise NotApplicable(
+                    "an encoder's sentences are put together by the gradients of its own queries and keys, "
+                    "which clients that train adapters do not send: 'tag' searches."
+                )
             attention_of(model, 0)
 
     def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
@@ -62,10 +68,10 @@ class ExactText(PerUpdateAttack):
                 row[: len(tokens)] = torch.tensor(tokens, device=device)
         else:
             ids, said = read_encoder(first, second, tensors, known.input)
-        rank = first.tests[0].span
+        span = first.tests[0].span
         notes = [
-            f"The first block's gradient has rank {rank.outside.shape[0] - rank.outside.shape[1]} of "
-            f"{rank.outside.shape[0]}; {len(ids)} sentences lie in the second block's span.",
+            f"The first block's gradient has rank {span.rank} of "
+            f"{span.outside.shape[0]}; {len(ids)} sentences lie in the second block's span.",
             *said,
         ]
         return _settled(exchange, known, ids, notes) if len(ids) else _nothing(known, notes)
@@ -81,7 +87,13 @@ def _reader(model: nn.Module, block: int, tensors: Mapping[str, Tensor], sample:
         )
     rounding = max(torch.finfo(tensors[name].dtype).eps for point in points for name in point.weights)
     spans = [Span.of(point.gradient(tensors), rounding=rounding) for point in points]
-    clear = [(p, s) for p, s in zip(points, spans, strict=True) if s is not None and not s.full]
+    # Adapters of queries never see a text's first token: softmax over one key has no gradient.
+    most = max((span.rank for span in spans if span is not None), default=0)
+    clear = [
+        (point, span)
+        for point, span in zip(points, spans, strict=True)
+        if span is not None and not span.full and span.rank == most
+    ]
     widths = sorted({len(point.gradient(tensors).T) for point in points})
     found = reader(model, [p for p, _ in clear], [s for _, s in clear], sample) if clear else None
     if found is None:
@@ -169,7 +181,7 @@ def _unmasked(ids: Tensor, targets: Tensor | None, known: Knowledge) -> tuple[Te
         return ids, ["Texts are shown as the model was fed them, with words hidden by the clients."]
     was = targets != PADDING
     return torch.where(was, targets, ids), [
-        f"{int(was.sum())} hidden words were read from the head; texts without one leave no trace in an update."
+        f"{int(was.sum())} hidden words were read from the head; texts without one leave no trace."
     ]
 
 
