@@ -3,9 +3,9 @@
     python benchmarks/frozen_base.py [--layers 20] [--width 2048] [--rank 16] [--rounds 3] [--dtype bfloat16]
 
 A Llama-like network with random weights and LoRA adapters (query and value) is audited over several rounds by
-`exact_text`. Printed: the bytes of the base and of one round's adapters, and the process's peak beyond what it
-had before the network was built. A half-precision base is also held once in float32, which a server reckons
-in. The defaults have a base of 1.0 billion parameters. Alone on the machine: it needs 8 GB.
+`exact_text`. Printed: the bytes of the base and of one round's adapters, and the process's peak beyond what
+it had before the network was built. A half-precision base is also held once in float32, in which a server
+reckons. The defaults have a base of 1.0 billion parameters. Alone on the machine: it needs 8 GB.
 """
 
 from __future__ import annotations

@@ -111,3 +111,9 @@ def test_the_server_s_wide_copy_of_a_half_precision_base_is_one_for_all_rounds()
         first.base.weight.zero_()
     third = beside(first)
     assert not bool(wide_model(third).base.weight.any())  # type: ignore[union-attr,operator]
+    fourth = own_copy(third)
+    of_fourth = wide_model(fourth).base.weight  # type: ignore[union-attr]
+    assert shares_memory(of_fourth) and of_fourth is not wide_model(third).base.weight  # type: ignore[arg-type,union-attr]
+    with torch.no_grad():
+        of_fourth.fill_(3.0)  # type: ignore[operator]
+    assert not bool(wide_model(third).base.weight.any())  # type: ignore[union-attr,operator]

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from seepage.core.errors import NotApplicable
+from seepage.core.lazy import lazy_clone
 from seepage.core.types import Batch, Crafted, Exchange
-from seepage.protocol.copies import frozen_of
+from seepage.protocol.copies import frozen_of, original_of
 
 
 def model_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
@@ -64,14 +65,15 @@ def wide_model(model: nn.Module) -> nn.Module:
 
 
 def _wide_frozen(parameter: nn.Parameter) -> nn.Parameter:
-    """In float32 at least; of one that several models hold the same one."""
+    """In float32 at least; of one that several models hold, or have lazy copies of, one for all of them."""
     if not _narrow(parameter):
         return parameter
-    known: tuple[int, nn.Parameter] | None = _wide_parameters.get(parameter)
-    if known is None or known[0] != parameter._version:
-        known = (parameter._version, nn.Parameter(wide(parameter.detach()), requires_grad=False))
-        _wide_parameters[parameter] = known
-    return known[1]
+    original = original_of(parameter)
+    known: tuple[int, nn.Parameter] | None = _wide_parameters.get(original)
+    if known is None or known[0] != original._version:
+        known = (original._version, nn.Parameter(wide(original.detach()), requires_grad=False))
+        _wide_parameters[original] = known
+    return known[1] if original is parameter else nn.Parameter(lazy_clone(known[1]), requires_grad=False)
 
 
 _wide_parameters: Any = WeakTensorKeyDictionary()
