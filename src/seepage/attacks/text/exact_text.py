@@ -74,7 +74,14 @@ class ExactText(PerUpdateAttack):
             f"{span.outside.shape[0]}; {len(ids)} sentences lie in the second block's span.",
             *said,
         ]
-        return _settled(exchange, known, ids, notes) if len(ids) else _nothing(known, notes)
+        if len(ids):
+            return _settled(exchange, known, ids, notes)
+        if second.tests[0].span.rank < span.rank:
+            notes.append(
+                f"The second block's gradient has rank {second.tests[0].span.rank}, which lacks some tokens: "
+                "a classifier's last block is read by one token of each text alone."
+            )
+        return _nothing(known, notes)
 
 
 def _reader(model: nn.Module, block: int, tensors: Mapping[str, Tensor], sample: Tensor) -> Reader:
