@@ -70,7 +70,7 @@ def main() -> None:
             data={"input_ids": texts, "labels": torch.arange(40) % 2},
             attacks=["exact_text"],
             seeds=1,
-            protocol={"batch_size": 1, "rounds": args.rounds},
+            protocol={"batch_size": 1, "rounds": args.rounds, "lr": 1e-4},
             out=Path(folder) / "run",
             engine="here",
             advice=False,

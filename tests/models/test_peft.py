@@ -1,4 +1,4 @@
-"""Of a model of peft's what is trained is sent, its gradient is the library's own, and attacks see no more."""
+"""Of peft's models what is trained is sent, its gradient is the library's own, and attacks see no more."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_shows_no_tokens_says_so(way: str) -> None:
 
 
 def test_an_adapter_of_queries_does_not_hide_first_tokens_from_one_of_values() -> None:
-    """Llama's adapters of query and value read by themselves, and the query of a first token has no gradient."""
+    """Both read by themselves, and the query of a first token has no gradient."""
     model = adapted("llama", "SequenceClassification", "lora", num_hidden_layers=3)
     ids = texts(2)
     exchange, known = exchange_of(model, ids, language_model=False)
@@ -83,8 +83,7 @@ def test_an_adapter_of_queries_does_not_hide_first_tokens_from_one_of_values() -
 
 
 def test_adapters_of_an_encoder_are_refused_by_name() -> None:
-    exchange, known = exchange_of(
-        adapted("bert", "SequenceClassification", "lora"), texts(2), language_model=False
-    )
+    model = adapted("bert", "SequenceClassification", "lora")
+    exchange, known = exchange_of(model, texts(2), language_model=False)
     with pytest.raises(NotApplicable, match="clients that train adapters do not send"):
         exact_text().run([exchange], known)
