@@ -97,7 +97,8 @@ def _rouge_n(recon: Tensor, truth: Tensor, padding_id: int | None, size: int) ->
         both = [_grams(ids[kept].tolist(), size) for ids, kept in ((made, made_kept), (true, true_kept))]
         total = both[0].total() + both[1].total()
         scores.append(2 * (both[0] & both[1]).total() / total if total else 0.0)
-    return _or_empty(wide(torch.tensor(scores, device=truth.device)), recon_words, words)
+    found = torch.tensor(scores, dtype=torch.float64, device=truth.device)
+    return _or_empty(found, recon_words, words)
 
 
 def _grams(words: list[int], size: int) -> Counter[tuple[int, ...]]:
