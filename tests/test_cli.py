@@ -122,6 +122,35 @@ def test_init_writes_at_most_15_lines_and_never_overwrites(
     assert run("init", "mine.toml", "--force") == 0
 
 
+@pytest.mark.parametrize(("example", "attack"), [("text", "exact_text"), ("table", "exact_table")])
+def test_the_examples_run_as_they_are_written(
+    user: Path, capsys: pytest.CaptureFixture[str], example: str, attack: str
+) -> None:
+    if example == "text":
+        pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    assert run("init", "mine.toml", "--example", example) == 0
+    assert "Run: seepage audit mine.toml" in capsys.readouterr().out
+    assert run("init", "mine.toml", "--example", example) == 2
+    file = user / "mine.toml"
+    text = file.read_text().replace("[0, 1, 2]", "[0]").replace("batch_size = 8", "batch_size = 2")
+    file.write_text(f'attacks = ["{attack}"]\n{text}')
+    capsys.readouterr()
+    assert run("audit", "mine.toml", "--out", "run", "--no-advice") == 0
+    said = capsys.readouterr().out
+    page = (user / "run" / "report.html").read_text()
+    # sentences as people read them; a column by its name
+    assert ("What the server reads" in said) == (example == "text")
+    assert ("<mark>" if example == "text" else '<th scope="col">age</th>') in page
+
+
+def test_an_unknown_example_is_named(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("init", "mine.toml", "--example", "tables") == 2
+    assert "did you mean 'table'" in capsys.readouterr().err
+    assert run("init", "my-own.toml", "--example", "text") == 2
+    assert "letters, digits and _" in capsys.readouterr().err
+    assert run("init", "mine.toml", "--example", "text", "--study") == 2
+
+
 def test_the_written_study_runs_once_model_and_data_are_filled_in(
     user: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

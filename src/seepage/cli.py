@@ -205,25 +205,30 @@ def init(
     path: Annotated[Path, typer.Argument(help="File to write.")] = Path("audit.toml"),
     force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
     study: Annotated[bool, typer.Option("--study", help="A file for seepage tradeoff instead.")] = False,
+    example: Annotated[
+        str | None, typer.Option(help="text or table: a small deployment that runs as it is.")
+    ] = None,
 ) -> None:
     """Write a commented audit file to fill in; with --study one that compares defenses."""
-    from seepage.starter import STUDY_TEMPLATE, TEMPLATE
+    from seepage.starter import starting_files
 
-    if path.exists() and not force:
-        raise SpecError(f"'{path}' exists already: choose another name, or add --force to overwrite it.")
-    try:
-        text = (STUDY_TEMPLATE if study else TEMPLATE).format(name=path.name)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"'{path}' cannot be written: {error.strerror}.") from None
+    files = {path.parent / name: text for name, text in starting_files(path.name, study, example).items()}
+    if (there := next((file for file in files if file.exists()), None)) is not None and not force:
+        raise SpecError(f"'{there}' exists already: choose another name, or add --force to overwrite it.")
+    for file, text in files.items():
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise SpecError(f"'{file}' cannot be written: {error.strerror}.") from None
     command = "tradeoff" if study else "audit"
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    if example is None and sys.stdin.isatty() and sys.stdout.isatty():
         from seepage.asking import fill_in
 
         if fill_in(path, study=study):
             print(f"Wrote {path}, which was tried and runs: seepage {command} {path}")
             return
-    print(f"Wrote {path}. Fill in model and data, then run: seepage {command} {path}")
+    what = "R" if example else "Fill in model and data, then r"
+    print(f"Wrote {', '.join(map(str, files))}. {what}un: seepage {command} {path}")
 
 
 @app.command("list")

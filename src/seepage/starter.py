@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
+
+from seepage.core.errors import SpecError
+from seepage.core.registry import unknown
+from seepage.examples import EXAMPLES
 
 DEMO: dict[str, Any] = {
     "title": "Demonstration: face patches on a small network",
@@ -67,3 +72,21 @@ clients    = 4                           # examples = 512 for each of them; by d
 test_examples = 256                      # held out: no client has them; half as many more choose the rate
 canaries   = 500                         # an empirical epsilon beside the accountant's; 0: none
 """
+
+
+def starting_files(name: str, study: bool = False, example: str | None = None) -> dict[str, str]:
+    """What `seepage init` writes, by file name.
+
+    >>> list(starting_files("mine.toml")), list(starting_files("mine.toml", example="table"))
+    (['mine.toml'], ['mine.toml', 'mine_patients.csv'])
+    """
+    if example is None:
+        return {name: (STUDY_TEMPLATE if study else TEMPLATE).format(name=name)}
+    if study:
+        raise SpecError("--example writes an audit: leave out --study, or fill in a study's file by hand.")
+    if example not in EXAMPLES:
+        raise SpecError(unknown("example", example, EXAMPLES))
+    stem = PurePath(name).stem
+    if example == "text" and not stem.isidentifier():
+        raise SpecError(f"'{name}' names a Python file as well: use letters, digits and _ only.")
+    return EXAMPLES[example](name, stem)

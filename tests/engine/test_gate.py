@@ -252,7 +252,7 @@ def test_a_refused_threshold_says_where_the_metric_lies(metric: str, threshold: 
 
 MEASURED = {
     Modality.IMAGE: {"exact", "psnr", "ssim", "mse"},
-    Modality.TEXT: {"exact", "token_accuracy", "rouge_l", "bag_of_words_recall"},
+    Modality.TEXT: {"exact", "token_accuracy", "rouge_1", "rouge_2", "rouge_l", "bag_of_words_recall"},
     Modality.TABULAR: {"exact", "rmse"},
 }
 """What every audit records of each single input."""

@@ -199,6 +199,8 @@ def test_text_is_scored_on_ids_without_padding() -> None:
     scores = score_examples(recon, truth, TEXTS, space=INPUT_SPACE)
     assert {name: score.tolist() for name, score in scores.items()} == {
         "token_accuracy": [0.0, 1.0],
+        "rouge_1": [1.0, 1.0],
+        "rouge_2": [0.0, 1.0],
         "rouge_l": [0.5, 1.0],
         "bag_of_words_recall": [1.0, 1.0],
         "exact": [0.0, 1.0],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torchmetrics.functional.text import rouge_score
 
 from seepage.core.errors import DataError
-from seepage.metrics import bag_of_words_recall, rouge_l, token_accuracy
+from seepage.metrics import bag_of_words_recall, rouge_1, rouge_2, rouge_l, token_accuracy
 from seepage.metrics.text import find_padding, lcs_length
 
 IDS = st.lists(st.integers(0, 3), min_size=6, max_size=6)
@@ -45,13 +46,30 @@ def test_padding_is_dropped_from_both_before_the_subsequence(a: list[int], b: li
     assert rouge_l(torch.tensor([a]), torch.tensor([b]), padding_id=0).item() == pytest.approx(expected)
 
 
-def test_rouge_l_agrees_with_torchmetrics() -> None:
+@pytest.mark.parametrize(("ours", "key"), [(rouge_1, "rouge1"), (rouge_2, "rouge2"), (rouge_l, "rougeL")])
+def test_rouge_agrees_with_torchmetrics(ours: Any, key: str) -> None:
     recon, truth = torch.randint(0, 12, (8, 15)), torch.randint(0, 12, (8, 15))
-    ours = rouge_l(recon, truth)
+    found = ours(recon, truth)
     for i in range(8):
         texts = [" ".join(f"w{token}" for token in row[i].tolist()) for row in (recon, truth)]
-        expected = rouge_score(texts[0], texts[1], rouge_keys="rougeL")["rougeL_fmeasure"]
-        assert ours[i].item() == pytest.approx(expected.item(), abs=1e-6)
+        expected = rouge_score(texts[0], texts[1], rouge_keys=key)[f"{key}_fmeasure"]
+        assert found[i].item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(IDS, IDS)
+def test_common_pairs_are_counted_as_by_hand(a: list[int], b: list[int]) -> None:
+    """Each pair of neighbours of one text takes one of the other's away."""
+    kept_a, kept_b = [x for x in a if x], [x for x in b if x]
+    pairs, left = list(itertools.pairwise(kept_a)), list(itertools.pairwise(kept_b))
+    total, common = len(pairs) + len(left), 0
+    for pair in pairs:
+        if pair in left:
+            left.remove(pair)
+            common += 1
+    expected = 2 * common / total if total else 0.0
+    expected = expected if kept_b else float(not kept_a)
+    assert rouge_2(torch.tensor([a]), torch.tensor([b]), padding_id=0).item() == pytest.approx(expected)
 
 
 def test_token_accuracy_counts_true_words_only() -> None:

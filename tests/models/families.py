@@ -28,7 +28,22 @@ SMALL: dict[str, dict[str, Any]] = {
     "roberta": _BERT,
     "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 16},
     "electra": {**_BERT, "embedding_size": 16},
+    "t5": {"d_model": 32, "num_layers": 2, "num_heads": 4, "d_ff": 64, "d_kv": 8},
 }
+PICTURES: dict[str, dict[str, Any]] = {
+    "vit": {**_PLAIN, "image_size": 16, "patch_size": 4},
+    "swin": {
+        "image_size": 16,
+        "patch_size": 4,
+        "embed_dim": 8,
+        "depths": [1, 1],
+        "num_heads": [2, 2],
+        "window_size": 2,
+    },
+    "resnet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
+    "convnext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
+}
+TEXTS = tuple(family for family in SMALL if family != "t5")
 DECODERS = ("gpt2", "opt", "gpt_neox", "llama", "qwen2", "mistral")
 
 
@@ -50,6 +65,19 @@ def built(family: str, task: str, *, seed: int = 0, **changes: Any) -> nn.Module
     settings = {"vocab_size": VOCABULARY, "num_labels": 3, **ends, **SMALL[family], **changes}
     config = transformers.AutoConfig.for_model(family, **settings)
     model: nn.Module = getattr(transformers, f"AutoModelFor{task}").from_config(config)
+    return model
+
+
+def picture_spec() -> InputSpec:
+    """Small pictures of three classes."""
+    return InputSpec(modality=Modality.IMAGE, shape=(3, 16, 16), num_classes=3)
+
+
+def picture_model(family: str, *, seed: int = 0) -> nn.Module:
+    """For three classes."""
+    torch.manual_seed(seed)
+    config = transformers.AutoConfig.for_model(family, num_labels=3, **PICTURES[family])
+    model: nn.Module = transformers.AutoModelForImageClassification.from_config(config)
     return model
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 from seepage.core.errors import LogError
 from seepage.record import AttackRef, AuditLog
 from seepage.report import render_html, write_html
-from seepage.report.gallery import same_words
+from seepage.report.sentences import marked_words
 
 VOID = {"meta", "link", "br", "img", "wbr", "hr", "input"}
 HEADER_TEXTS = ("title", "created", "run_key", "model_name", "data_name", "data_source", "device", "python")
@@ -218,13 +218,18 @@ def test_everything_a_user_can_name_is_escaped(new_log, modality):
     assert page.text.count("alert('x')") > 15
 
 
-def test_equal_words_of_a_text_are_marked(new_log):
+def test_words_of_a_text_are_marked_by_where_they_came_out(new_log):
     builder = new_log(modality="text")
-    scores = [{"token_accuracy": 0.67, "rouge_l": 0.67, "exact": 0.0}]
-    builder.add("tag", scores, guess={"token_accuracy": 0.0}, texts=[("the cat sat", "a cat sat")])
+    scores = [{"token_accuracy": 0.33, "rouge_l": 0.67, "exact": 0.0}]
+    builder.add("tag", scores, guess={"token_accuracy": 0.0}, texts=[("the cat sat", "sat cat on")])
     html = render_html(builder.build())
-    assert re.findall("<mark>(.*?)</mark>", html) == ["cat", "sat"] * 4  # on the first screen and below
-    assert same_words("", "a") == ((), (("a", False),))
+    page = re.sub(r"(?s)<small>\s*<mark>Underlined</mark>.*?</small>", "", html)
+    assert re.findall("<mark>(.*?)</mark>", page) == ["cat"] * 4  # twice on the first screen and below
+    assert re.findall('<mark class="elsewhere">(.*?)</mark>', page) == ["sat"] * 4
+    assert "known, but not where they stand" in html
+    assert marked_words("", "a") == ((), (("a", ""),))
+    # one that stands in its place does not vouch for another
+    assert [mark for _, mark in marked_words("a b a", "a c d")[0]] == ["place", "", ""]
 
 
 def test_rows_show_truth_and_reconstruction_of_each_column(new_log):

@@ -73,6 +73,15 @@ def test_one_line_names_the_columns_that_came_out_and_the_scale_they_were_fed_on
     assert "No column came out more often than the baseline guesses it." in printed(log)
 
 
+def test_texts_are_shown_as_the_server_reads_them(new_log):
+    builder = new_log(modality="text")
+    scores = [{"token_accuracy": 0.33, "rouge_l": 0.67, "exact": 0.0}] * 2
+    pairs = [("nobody knows", None), ("the cat sat", "sat cat on")]
+    builder.add("tag", scores, guess={"token_accuracy": 0.0}, texts=pairs)
+    assert "tag: ___ cat ~sat" in printed(builder.build())
+    assert "nobody" not in printed(builder.build())
+
+
 def test_narrow_terminals_still_work(log):
     assert "1 of 3" in printed(log, width=80)
 

@@ -30,7 +30,8 @@ GOOD = Metric(
 
 
 @pytest.mark.parametrize(
-    "name", ["psnr", "mse", "ssim", "token_accuracy", "rouge_l", "bag_of_words_recall", "rmse"]
+    "name",
+    ["psnr", "mse", "ssim", "token_accuracy", "rouge_1", "rouge_2", "rouge_l", "bag_of_words_recall", "rmse"],
 )
 def test_metrics_of_seepage_pass(name: str) -> None:
     check_metric(name)
@@ -89,5 +90,6 @@ def test_every_metric_of_single_inputs_that_an_audit_records_is_checked() -> Non
         m for m in METRICS.values() if m.level == "example" and m.space == "input" and not m.on_request
     ]
     assert {m.name for m in recorded} == {
-        "exact", "psnr", "mse", "ssim", "token_accuracy", "rouge_l", "bag_of_words_recall", "rmse",
+        "exact", "psnr", "mse", "ssim", "token_accuracy", "rouge_1", "rouge_2", "rouge_l",
+        "bag_of_words_recall", "rmse",
     }  # fmt: skip

@@ -67,9 +67,10 @@ def prior_guesses(known: Knowledge, *, copies: int, samples: int) -> Tensor:
 
 def _likely_labels(known: Knowledge, count: int) -> Tensor | None:
     """`count` labels in the proportions of the public examples, by largest remainder."""
-    if known.auxiliary is None or len(known.auxiliary) == 0 or known.input.num_classes < 2:
+    classes = 0 if known.input.token_labels else known.input.num_classes
+    if known.auxiliary is None or len(known.auxiliary) == 0 or classes < 2:
         return None
-    shares = torch.bincount(known.auxiliary.labels.cpu(), minlength=known.input.num_classes).double()
+    shares = torch.bincount(known.auxiliary.labels.cpu(), minlength=classes).double()
     wanted = count * shares / shares.sum()
     counts = wanted.floor().long()
     missing = count - int(counts.sum())

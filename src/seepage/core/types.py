@@ -83,6 +83,8 @@ class InputSpec:
     """Text only: number of token ids."""
     tokens: tuple[str, ...] = field(default=(), repr=False)
     """Text only: the word of each id, for reading; may be empty."""
+    token_labels: bool = False
+    """Text only: each token has one of `num_classes` classes of its own, and the text as a whole has none."""
     class_names: tuple[str, ...] = field(default=(), repr=False)
     column_names: tuple[str, ...] = field(default=(), repr=False)
     categories: tuple[tuple[int, ...], ...] = ()
@@ -142,19 +144,46 @@ class Batch:
 
     inputs: Tensor
     labels: Tensor
+    targets: Tensor | None = None
+    """(n, length) int64: the class of each token, or the word behind a mask; `PADDING` for none."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def to(self, device: torch.device | str) -> Batch:
-        return Batch(self.inputs.to(device), self.labels.to(device))
+        return self._each(lambda tensor: tensor.to(device))
 
     def select(self, index: Tensor | slice) -> Batch:
-        return Batch(self.inputs[index], self.labels[index])
+        return self._each(lambda tensor: tensor[index])
+
+    def clone(self) -> Batch:
+        return self._each(Tensor.clone)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        targets = None if self.targets is None else change(self.targets)
+        return Batch(change(self.inputs), change(self.labels), targets)
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        return Batch(torch.cat([b.inputs for b in batches]), torch.cat([b.labels for b in batches]))
+        targets = [b.targets for b in batches if b.targets is not None]
+        return Batch(
+            torch.cat([b.inputs for b in batches]),
+            torch.cat([b.labels for b in batches]),
+            torch.cat(targets) if targets else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking:
+    """How clients of a masked language model hide words, as Hugging Face's data collator does it."""
+
+    mask: int
+    """The token that takes a hidden word's place."""
+    vocabulary: int
+    never: tuple[int, ...] = ()
+    """Tokens that are not hidden: those that begin, end and part texts."""
+    share: float = 0.15
+    """Devlin et al. 2019. Of the hidden words 80 % become the mask, 10 % any word, and 10 % stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +217,8 @@ class LocalTraining:
     batch_norm: Literal["eval", "train"] = "eval"
     """eval: running statistics are used and kept. train: batch statistics are used and buffers move."""
     send_buffers: bool = False
+    masking: Masking | None = None
+    """Of a masked language model: drawn anew at every step."""
 
     @property
     def plain(self) -> bool:

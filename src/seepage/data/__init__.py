@@ -90,7 +90,11 @@ def _part(dataset: Dataset, classes: Sequence[str] | None, last: int | None) -> 
         if isinstance(last, bool) or last < 1:
             raise SpecError(f"last is {last}; give a whole number of examples, at least 1.")
         index = index[-last:]
-    return validate(replace(dataset, inputs=dataset.inputs[index], labels=dataset.labels[index]))
+    held: dict[str, Any] = {
+        name: None if (one := getattr(dataset, name)) is None else one[index]
+        for name in ("inputs", "labels", "owners", "targets")
+    }
+    return validate(replace(dataset, **held))
 
 
 def _load(reference: Any, modality: Modality | None, options: dict[str, Any]) -> Dataset:

@@ -43,6 +43,8 @@ class Dataset:
 
     owners: Tensor | None = None
     """(N,) the client that holds each example, where the data say it."""
+    targets: Tensor | None = None
+    """(N, L) int64, of texts with `spec.token_labels`: the class of each token, `PADDING` for none."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -58,13 +60,14 @@ class Dataset:
                 f"{self.name} is to be fed standardised: say by which public rows, standardised(data, rows)."
             )
         index = index.to(self.inputs.device)
-        return Batch(self.spec.to_model(self.inputs[index]), self.labels[index])
+        targets = None if self.targets is None else self.targets[index]
+        return Batch(self.spec.to_model(self.inputs[index]), self.labels[index], targets)
 
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of every value and label: nobody can compute it without the data."""
         digest = hashlib.sha256()
-        for tensor in (self.inputs, self.labels):
+        for tensor in (self.inputs, self.labels, *(() if self.targets is None else (self.targets,))):
             digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
             digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return digest.digest()
@@ -82,6 +85,7 @@ value_range=(0.5, 7) or rescale the data.
     """
     fault = (
         _wrong_shape(dataset)
+        or _wrong_targets(dataset)
         or _wrong_labels(dataset)
         or _wrong_statistics(dataset.spec)
         or (_wrong_tokens(dataset) if dataset.spec.modality is Modality.TEXT else _wrong_values(dataset))
@@ -141,6 +145,28 @@ def _wrong_labels(dataset: Dataset) -> str | None:
         return (
             f"{len(spec.class_names)} class names for {spec.num_classes} classes; "
             "give one name per class or none."
+        )
+    return None
+
+
+def _wrong_targets(dataset: Dataset) -> str | None:
+    targets, spec = dataset.targets, dataset.spec
+    if targets is None:
+        return (
+            "there are no classes of tokens; give targets, one for each token." if spec.token_labels else None
+        )
+    if not spec.token_labels or targets.shape != dataset.inputs.shape or targets.dtype != torch.int64:
+        return (
+            f"classes of tokens must be int64 of the inputs' shape {tuple(dataset.inputs.shape)}, these are "
+            f"{targets.dtype} of shape {tuple(targets.shape)}; give one for each token of a text."
+        )
+    there = targets[targets != PADDING]
+    if there.numel() == 0:
+        return f"no token has a class: every one is {PADDING}, which means none."
+    if int(there.min()) < 0 or int(there.max()) >= spec.num_classes:
+        return (
+            f"classes of tokens reach from {int(there.min())} to {int(there.max())}, but there are "
+            f"{spec.num_classes}; renumber them or give num_classes ({PADDING} means none)."
         )
     return None
 

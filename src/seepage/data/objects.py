@@ -18,9 +18,9 @@ from seepage.core.user_code import (
     current_folder_importable,
     reason,
 )
-from seepage.data.arrays import LABEL_KEYS, Layout, from_arrays, from_mapping
+from seepage.data.arrays import Layout, from_arrays, from_mapping
 from seepage.data.dataset import Dataset
-from seepage.data.tables import LABEL_COLUMNS, TEXT_COLUMNS
+from seepage.data.dict_columns import columns_of, from_columns
 from seepage.data.tokenised import from_texts
 
 
@@ -36,18 +36,25 @@ def from_object(
     tokenizer: Any = None,
     length: int = 64,
 ) -> Dataset:
-    """A Dataset as it is; (x, y); a dict of arrays; a map-style dataset of (x, y) pairs; or texts.
+    """A Dataset as it is; (x, y); a dict of arrays; a map-style dataset of (x, y) pairs; texts; or columns.
 
-    Texts are strings in the place of x, or a list of them without labels, for a language model. tokenizer,
-    length: see `tokenised.from_texts`.
+    Texts are strings in the place of x, or a list of them without labels, for a language model. Columns
+    (input_ids, pixel_values, text, tokens, labels, ...) come as a datasets.Dataset, a dict, or rows that are
+    dicts. tokenizer, length: see `tokenised.from_texts`.
 
     >>> from_object((torch.rand(4, 3), [0, 1, 0, 1])).spec.shape
     (3,)
     """
     if isinstance(data, Dataset):
         return data
+    told: dict[str, Any] = {"name": name, "source": source, "tokenizer": tokenizer, "length": length}
     if (texts := _texts(data)) is not None:
-        return from_texts(*texts, name=name, source=source, tokenizer=tokenizer, length=length)
+        return from_texts(*texts, **told)
+    if (columns := columns_of(data)) is not None:
+        found = from_columns(*columns, vocabulary=vocabulary, **told)
+        if found is not None:
+            return found
+        data = columns[0]
     options: dict[str, Any] = {"modality": modality, "layout": layout, "vocabulary": vocabulary}
     if isinstance(data, Mapping):
         return from_mapping(data, name=name, source=source, **options)
@@ -71,11 +78,6 @@ def from_object(
 
 def _texts(data: Any) -> tuple[list[str], Any] | None:
     """Texts and their labels, None for none, where the data are texts."""
-    if isinstance(data, Mapping) or hasattr(data, "column_names"):  # the latter: Hugging Face's datasets
-        names = list(data) if isinstance(data, Mapping) else data.column_names
-        column = next((name for name in TEXT_COLUMNS if name in names), None)
-        label = next((name for name in (*LABEL_KEYS, *LABEL_COLUMNS) if name in names), None)
-        return None if column is None else (list(data[column]), None if label is None else list(data[label]))
     if isinstance(data, list) and _strings(data):
         return data, None
     if isinstance(data, tuple | list) and len(data) == 2 and _strings(data[0]) and not _is_pair_list(data):

@@ -17,10 +17,10 @@ from seepage.core.user_code import reason
 from seepage.data.arrays import from_arrays
 from seepage.data.cells import check_written, is_number, number, reader, whole
 from seepage.data.dataset import Dataset
+from seepage.data.dict_columns import TEXTS, WORDS, columns_of, from_columns
 from seepage.data.tokenised import from_texts
 
 LABEL_COLUMNS = ("label", "target", "class", "y")
-TEXT_COLUMNS = ("text", "sentence", "review")
 MOST_CATEGORIES = 1000
 """More would be as many columns of the table."""
 Row = tuple[int, list[str]]
@@ -114,12 +114,20 @@ def text_rows(
     tokenizer: Any,
     length: int,
 ) -> Dataset:
-    """A dataset from rows with a field for the text: the one named, else text, sentence or review."""
+    """A dataset from rows with a field for the text: the one named, else text, sentence or review.
+
+    Rows with a list of words and one of classes are texts whose words have classes.
+    """
     fields = list(rows[0])
+    split = columns_of(rows) if text is None and label is None and set(WORDS) & set(fields) else None
+    if split is not None:
+        tagged = from_columns(*split, name=path.stem, source=path.name, tokenizer=tokenizer, length=length)
+        if tagged is not None:
+            return tagged
     for wanted in (text, label):
         if wanted is not None and any(wanted not in row for row in rows):
             raise SpecError(f"{path.name} has rows without '{wanted}'; name one of {', '.join(fields)}.")
-    column = text or next((name for name in TEXT_COLUMNS if all(name in row for row in rows)), None)
+    column = text or next((name for name in TEXTS if all(name in row for row in rows)), None)
     if column is None:
         raise SpecError(f"{path.name}: which column is the text? Give text= one of {', '.join(fields)}.")
     classes = label or next((name for name in LABEL_COLUMNS if all(name in row for row in rows)), None)

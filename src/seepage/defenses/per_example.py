@@ -30,6 +30,8 @@ def per_example_gradients(
     >>> per_example_gradients(model, dict(model.named_parameters()), {}, batch, "auto")["bias"].shape
     torch.Size([4, 2])
     """
+    if batch.targets is not None:
+        return loop_gradients(model, parameters, buffers, batch, loss)
     fixed = {name: p.detach() for name, p in parameters.items()}
 
     def loss_of_one(values: Tensors, x: Tensor, y: Tensor) -> Tensor:

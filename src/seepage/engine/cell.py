@@ -25,8 +25,8 @@ from seepage.engine.scoring import Scored, score
 from seepage.engine.shared import Shared
 from seepage.engine.source import handed_out
 from seepage.engine.unscored import Unscored, unscored
-from seepage.models.adapting import copied
 from seepage.protocol import Played, describe_knowledge, missing_grants
+from seepage.protocol.copies import own_copy
 from seepage.protocol.widening import wide_model
 from seepage.record import ADAPTIVE, BASELINE, AttackRef, Cell, Cost
 
@@ -46,7 +46,7 @@ def run_cell(
         if why := missing_grants(attack.requires, prepared.threat, prepared.spec.protocol.aggregation):
             raise NotApplicable(f"it {why}")
         with measure(prepared.device) as whole:
-            model = copied(source.model)
+            model = own_copy(source.model)
             attack.check(wide_model(model), known)
             played = source.play(_crafter(attack, known)) if attack.active else shared.honest
             torch.manual_seed(prepared.server_seed(seed))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from seepage.attacks.adaptive.answers import answer_to
 from seepage.core.errors import SpecError
 from seepage.core.registry import unknown
 from seepage.core.settings import construct
-from seepage.core.types import Batch, Defense, InputSpec, LocalTraining
+from seepage.core.types import Batch, Defense, InputSpec, LocalTraining, Masking
 from seepage.core.user_code import current_folder_importable
 from seepage.data import Dataset, load_data, standardised
 from seepage.defenses import DefenseEntry, Deployment
@@ -36,9 +38,12 @@ from seepage.engine.recorded_data import recorded_data
 from seepage.engine.seeds import private_seed
 from seepage.engine.spec import NO_TRUTH, AttackSpec, AuditSpec, DefenseSpec, ModelSpec, ProtocolSpec
 from seepage.metrics import Metric, check_requested, requested
+from seepage.models.hugging_face import masking_of
 from seepage.models.loading import build_model, builder_of, check_forward
 from seepage.models.outputs import doubts_about_outputs
 from seepage.protocol import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
+from seepage.protocol.copies import own_copy
+from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, TOKEN_CLASS
 from seepage.protocol.threat import sees_each_update
 from seepage.protocol.widening import model_placement
 from seepage.record import ADAPTIVE, BASELINE, AttackRef, NotTried
@@ -81,6 +86,8 @@ class Prepared:
     """What about the model makes figures doubtful, one sentence each."""
     states: dict[int, str] = field(default_factory=dict)
     """By seed, as they are asked for."""
+    alive: WeakValueDictionary[Any, nn.Module] = field(default_factory=WeakValueDictionary)
+    """Models of seeds that somebody holds."""
     origins: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
     """By run and attack, as they are asked for: see `origin`."""
     not_tried: tuple[NotTried, ...] = ()
@@ -128,8 +135,13 @@ class Prepared:
 
     def model(self, seed: int) -> nn.Module:
         """The model that the server starts from under this seed."""
-        built = _built(self.spec.model, self.model_source, self.data(seed).spec, self.server_seed(seed))
-        return built.to(self.device)
+        key = (self.server_seed(seed), self.data(seed).spec)
+        alive = self.alive.get(key)
+        if alive is not None:  # what is frozen in it is held once, however large it is
+            return own_copy(alive)
+        built = _built(self.spec.model, self.model_source, key[1], key[0]).to(self.device)
+        self.alive[key] = built
+        return built
 
     def server_seed(self, seed: int) -> int:
         """For what the server draws: the model, and the randomness of an attack."""
@@ -173,9 +185,10 @@ class Prepared:
         # one tensor, which every client has a part of: ten thousand small ones would be its copy
         drawn = self.as_fed(data.batch(torch.cat(held)))
         sizes, size = [len(index) for index in held], self.spec.protocol.batch_size
+        starts = [0, *itertools.accumulate(sizes)]
         mine = (
-            map(Batch, inputs.split(size), labels.split(size))
-            for inputs, labels in zip(drawn.inputs.split(sizes), drawn.labels.split(sizes), strict=True)
+            [drawn.select(slice(first, min(first + size, end))) for first in range(start, end, size)]
+            for start, end in itertools.pairwise(starts)
         )
         rounds = list(zip(*mine, strict=True))
         return (
@@ -227,9 +240,9 @@ class Prepared:
 
     def as_fed(self, batch: Batch) -> Batch:
         """Where the model is, and in its type of numbers; token ids stay whole."""
-        inputs = batch.inputs.to(self.device)
-        return Batch(
-            inputs.to(self.dtype) if inputs.is_floating_point() else inputs, batch.labels.to(self.device)
+        there = batch.to(self.device)
+        return (
+            replace(there, inputs=there.inputs.to(self.dtype)) if there.inputs.is_floating_point() else there
         )
 
 
@@ -275,6 +288,7 @@ def prepare(
     first = spec.seeds[0] if spec.server_seed is None else spec.server_seed
     built = _built(spec.model, source, dataset.spec, first).to(device)
     outputs = check_forward(built, dataset.spec)[1:]
+    played = _hiding(played, masking_of(built, dataset.spec))
     code = CodeReader() if code is None else code
     model_code = _model_code(code, source, built)
     dtype, parameters = model_placement(built)[1], sum(p.numel() for p in built.parameters())
@@ -282,7 +296,7 @@ def prepare(
     prepared = Prepared(
         **vars(played),
         dataset=dataset,
-        loss=_loss(spec, outputs),
+        loss=_loss(spec, dataset.spec, outputs, played.local.masking),
         device=device,
         dtype=dtype,
         model_name=spec.model.name,
@@ -308,8 +322,9 @@ def _built(wanted: ModelSpec, source: Any, spec: InputSpec, seed: int) -> nn.Mod
     return model if wanted.dtype is None else model.to(getattr(torch, wanted.dtype))
 
 
-def _loss(spec: AuditSpec, outputs: tuple[int, ...]) -> str:
-    return loss_name(spec.protocol.loss, outputs[-1], per_token=len(outputs) > 1)
+def _loss(spec: AuditSpec, described: InputSpec, outputs: tuple[int, ...], masking: Masking | None) -> str:
+    per_token = MASKED_TOKEN if masking is not None else TOKEN_CLASS if described.token_labels else NEXT_TOKEN
+    return loss_name(spec.protocol.loss, outputs[-1], per_token=per_token if len(outputs) > 1 else None)
 
 
 def _model_code(reader: CodeReader, source: Any, built: nn.Module) -> Code:
@@ -322,12 +337,18 @@ def prepare_again(prepared: Prepared, spec: AuditSpec) -> Prepared:
 
     An attack that these leave nothing to work with stays in the plan, and its cells say why it cannot run.
     """
+    masking = prepared.local.masking
     return replace(
         prepared,
-        **vars(_play(spec)),
-        loss=_loss(spec, prepared.outputs),
+        **vars(_hiding(_play(spec), masking)),
+        loss=_loss(spec, prepared.dataset.spec, prepared.outputs, masking),
         run_key=run_key(prepared.identity, spec),
     )
+
+
+def _hiding(played: _Play, masking: Masking | None) -> _Play:
+    """With clients that hide words, where the model is trained on those."""
+    return replace(played, local=replace(played.local, masking=masking))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,9 +151,29 @@ def read_text(ids: Tensor, spec: InputSpec) -> str:
     >>> read_text(torch.tensor([1, -1, 2]), spec)  # a negative id: no token was recognised there
     'a ? b'
     """
+    return " ".join(word for word, _ in _words(ids, spec))
+
+
+def _words(ids: Tensor, spec: InputSpec) -> list[tuple[str, list[int]]]:
+    """Each word with its tokens: the marks of sub-word tokenizers are dropped, as people read them."""
     known, left_out = range(len(spec.tokens)), (PADDING, find_padding(spec.tokens or PADDING_WORDS))
-    words = [
-        "?" if i < 0 else spec.tokens[i] if i in known else f"#{i}" for i in ids.tolist() if i not in left_out
-    ]
-    # the marks of sub-word tokenizers, as people read them
-    return " ".join(words).replace(" ##", "")
+    found: list[tuple[str, list[int]]] = []
+    for i in ids.tolist():
+        if i in left_out:
+            continue
+        word = "?" if i < 0 else spec.tokens[i] if i in known else f"#{i}"
+        if word.startswith("##") and found:
+            found[-1] = (found[-1][0] + word[2:], [*found[-1][1], i])
+        else:
+            found.append((word, [i]))
+    return found
+
+
+def known_places(ids: Tensor, spec: InputSpec, known: Tensor | None) -> tuple[int, ...]:
+    """Which words of a text are made of tokens that are known, (vocabulary,) bool, to be in the batch."""
+    if known is None:
+        return ()
+    there = known.tolist()
+    return tuple(
+        place for place, (_, own) in enumerate(_words(ids, spec)) if all(i >= 0 and there[i] for i in own)
+    )

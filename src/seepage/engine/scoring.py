@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seepage.core.types import INPUT_SPACE, Batch, InputSpec, Reconstruction
 from seepage.engine.columns import column_records
 from seepage.engine.pairing import Pairing
-from seepage.engine.rating import Rated, rated, read_text, scores_of
+from seepage.engine.rating import Rated, known_places, rated, read_text, scores_of
 from seepage.engine.traits import example_traits
 from seepage.engine.views import Views
 from seepage.metrics import Metric, extraction_from_hits, label_multiset_accuracy
@@ -85,7 +85,7 @@ def score(
     claimed = torch.zeros_like(right) if result.claimed is None else result.claimed.cpu().bool()
     counts = torch.bincount(played.truth.labels.cpu(), minlength=spec.num_classes)
     return Scored(
-        examples=_examples(views, own, guessed, claimed, beside.traits),
+        examples=_examples(views, own, guessed, claimed, beside.traits, result.words),
         batch_scores=_batch_scores(result, own.pairing, counts, played.truth.inputs),
         claims=int(claimed.sum()),
         claims_right=int((right & claimed).sum()),
@@ -141,7 +141,12 @@ def _batch_scores(
 
 
 def _examples(
-    views: Views, rated: Rated, guess: dict[str, Tensor], claimed: Tensor, traits: dict[str, Tensor]
+    views: Views,
+    rated: Rated,
+    guess: dict[str, Tensor],
+    claimed: Tensor,
+    traits: dict[str, Tensor],
+    words: Tensor | None,
 ) -> tuple[Example, ...]:
     played, spec, texts = views.played, views.spec, rated.texts
     facts = zip(
@@ -163,6 +168,7 @@ def _examples(
             traits=what,
             truth_text=read_text(played.truth.inputs[i], spec) if texts else None,
             reconstruction_text=texts[i] if texts else None,
+            known_words=known_places(played.truth.inputs[i], spec, words) if texts else (),
         )
         for i, (candidate, client, label, own, other, what) in enumerate(facts)
     )

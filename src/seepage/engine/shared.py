@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from seepage.attacks.prior_only import PriorOnly
-from seepage.core.types import Batch, Grant, Knowledge, Reconstruction
+from seepage.core.types import Grant, Knowledge, Reconstruction
 from seepage.engine.prepare import Prepared
 from seepage.engine.recording import Recording
 from seepage.engine.scoring import Beside
@@ -73,7 +73,7 @@ class Shared:
     def known_to_server(self) -> Knowledge:
         """By the threat model, for one attack: it may write to the public examples."""
         public = self.source.public
-        auxiliary = None if public is None else Batch(public.inputs.clone(), public.labels.clone())
+        auxiliary = None if public is None else public.clone()
         return knowledge(
             self.prepared.threat,
             self.prepared.spec.protocol.aggregation,

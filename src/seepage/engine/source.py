@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from seepage.core.types import Batch, Broadcast, Exchange, LocalStep, LocalTraining, Update
 from seepage.data import Dataset
 from seepage.engine.prepare import Prepared
-from seepage.models.adapting import copied
 from seepage.protocol import Played, client, longest, play
+from seepage.protocol.copies import Frozen, own_copy
 from seepage.protocol.played import PlayedAgain
 from seepage.protocol.rounds import ClientData, Craft, play_honest
 
@@ -107,7 +107,7 @@ class Simulation:
             played = play_honest(model, batches, steps=steps, rounds=protocol.rounds, keep=KEPT, **seen)
         else:
             rounds = prepared.threat.rounds
-            played = play(craft, copied(model), batches, step=step(), max_rounds=rounds, **seen)
+            played = play(craft, own_copy(model), batches, step=step(), max_rounds=rounds, **seen)
         return played if protocol.attacked is None else longest(played, protocol.attacked)
 
 
@@ -144,7 +144,7 @@ def handed_out(
 ) -> Iterator[Exchange]:
     """The exchanges as one attack gets them: copies, which it may write to, for others read them after it.
 
-    models: copies of models that the attack has already.
+    models: copies of models that the attack has already. What is frozen in all rounds is held once.
 
     >>> from seepage.core.types import Broadcast, Update, UpdateKind
     >>> update = Update(kind=UpdateKind.GRADIENT, tensors={"weight": torch.zeros(1, 1)})
@@ -154,10 +154,14 @@ def handed_out(
     (1.0, 0.0)
     """
     own = dict(models or {})
+    frozen: Frozen = {}
+    for sent, copied in own.items():
+        pairs = zip(sent.parameters(), copied.parameters(), strict=True)
+        frozen |= {id(there): here for there, here in pairs if not there.requires_grad}
     for exchange in exchanges:
         sent, update = exchange.broadcast.model, exchange.update
         if sent not in own:
-            own[sent] = copied(sent)
+            own[sent] = own_copy(sent, frozen=frozen)
         broadcast = replace(exchange.broadcast, model=own[sent])
         if isinstance(exchanges, PlayedAgain):  # nobody else has these updates
             yield replace(exchange, broadcast=broadcast)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seepage.core.types import Batch, InputSpec, Modality
 from seepage.protocol import training_mode
-from seepage.protocol.losses import next_token
+from seepage.protocol.losses import each_token, next_token
 
 BLOCK = 256
 """Examples at a time. Cost: what the model makes of them is in memory together."""
@@ -53,7 +53,9 @@ def _losses(truth: Batch, model: nn.Module) -> Tensor:
     with torch.no_grad(), training_mode(model, False):
         logits = model(truth.inputs)
         if logits.ndim == 3:  # of each text, over its tokens
-            each = [next_token(one[None], ids[None]) for one, ids in zip(logits, truth.inputs, strict=True)]
+            measure = next_token if truth.targets is None else each_token
+            wanted = truth.inputs if truth.targets is None else truth.targets
+            each = [measure(one[None], ids[None]) for one, ids in zip(logits, wanted, strict=True)]
             return torch.stack(each).cpu()
         if logits.shape[-1] == 1:
             targets = truth.labels.to(logits.dtype)

@@ -17,7 +17,7 @@ from seepage.metrics.registered import maximum_and_mean, registered_psnr, regist
 from seepage.metrics.scales import column_spread, data_range, error_unit, exact_rule
 from seepage.metrics.scoring import score_examples
 from seepage.metrics.tabular import rmse
-from seepage.metrics.text import bag_of_words_recall, rouge_l, token_accuracy
+from seepage.metrics.text import bag_of_words_recall, rouge_1, rouge_2, rouge_l, token_accuracy
 from seepage.metrics.wavelet import cw_ssim, cw_ssim_available, wavelet_scales
 
 __all__ = [
@@ -57,6 +57,8 @@ __all__ = [
     "relative_error",
     "requested",
     "rmse",
+    "rouge_1",
+    "rouge_2",
     "rouge_l",
     "score_examples",
     "score_requested",

@@ -11,7 +11,7 @@ from seepage.metrics.image import mse, psnr, ssim
 from seepage.metrics.pairs import are_tokens, check_comparable, check_pair, wide
 from seepage.metrics.scales import column_spread, data_range, exact_rule
 from seepage.metrics.tabular import rmse
-from seepage.metrics.text import bag_of_words_recall, find_padding, rouge_l, token_accuracy
+from seepage.metrics.text import bag_of_words_recall, find_padding, rouge_1, rouge_2, rouge_l, token_accuracy
 
 
 def score_examples(
@@ -27,8 +27,8 @@ def score_examples(
 
     In the input space both are in raw units (token ids for text). Pictures: mse, psnr, ssim (left out below
     3 x 3 pixels and for flattened pictures). Tables: rmse, in units of each column's spread. Text:
-    token_accuracy, rouge_l, bag_of_words_recall, not counting padding if the spec's tokens name one. Features
-    of a layer: relative_error, cosine.
+    token_accuracy, rouge_1, rouge_2, rouge_l, bag_of_words_recall, not counting padding if the spec's tokens
+    name one. Features of a layer: relative_error, cosine.
 
     A spec that knows no value range (tables: no spread) is judged by the true values' own, see
     `scales.error_unit`. `reference` holds the true examples it is taken from: give all of them where `truth`
@@ -89,6 +89,8 @@ def _text(recon: Tensor, truth: Tensor, spec: InputSpec, _reference: Tensor) -> 
     padding = find_padding(spec.tokens)
     return {
         "token_accuracy": token_accuracy(recon, truth, padding_id=padding),
+        "rouge_1": rouge_1(recon, truth, padding_id=padding),
+        "rouge_2": rouge_2(recon, truth, padding_id=padding),
         "rouge_l": rouge_l(recon, truth, padding_id=padding),
         "bag_of_words_recall": bag_of_words_recall(recon, truth, padding_id=padding),
     }

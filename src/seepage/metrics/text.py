@@ -70,6 +70,41 @@ def rouge_l(recon: Tensor, truth: Tensor, *, padding_id: int | None = None) -> T
     return _or_empty(2 * common / lengths.clamp(min=1), recon_words, words)
 
 
+def rouge_1(recon: Tensor, truth: Tensor, *, padding_id: int | None = None) -> Tensor:
+    """(n,): ROUGE-1 F-measure (Lin 2004): common words, each as often as it is in both.
+
+    >>> rouge_1(torch.tensor([[3, 2, 1]]), torch.tensor([[1, 2, 9]])).item()
+    0.6666666666666666
+    """
+    return _rouge_n(recon, truth, padding_id, 1)
+
+
+def rouge_2(recon: Tensor, truth: Tensor, *, padding_id: int | None = None) -> Tensor:
+    """(n,): ROUGE-2 F-measure (Lin 2004): common pairs of neighbouring words.
+
+    >>> rouge_2(torch.tensor([[1, 2, 3]]), torch.tensor([[9, 1, 2]])).item()
+    0.5
+    """
+    return _rouge_n(recon, truth, padding_id, 2)
+
+
+def _rouge_n(recon: Tensor, truth: Tensor, padding_id: int | None, size: int) -> Tensor:
+    recon_words, words = _words(recon, truth, padding_id)
+    scores = []
+    for made, made_kept, true, true_kept in zip(
+        recon.cpu(), recon_words.cpu(), truth.cpu(), words.cpu(), strict=True
+    ):
+        both = [_grams(ids[kept].tolist(), size) for ids, kept in ((made, made_kept), (true, true_kept))]
+        total = both[0].total() + both[1].total()
+        scores.append(2 * (both[0] & both[1]).total() / total if total else 0.0)
+    found = torch.tensor(scores, dtype=torch.float64, device=truth.device)
+    return _or_empty(found, recon_words, words)
+
+
+def _grams(words: list[int], size: int) -> Counter[tuple[int, ...]]:
+    return Counter(zip(*(words[start:] for start in range(size)), strict=False))
+
+
 def lcs_length(recon: Tensor, truth: Tensor, recon_words: Tensor, truth_words: Tensor) -> Tensor:
     """(n,): length of the longest common subsequence of the words of each pair.
 

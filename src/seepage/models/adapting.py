@@ -6,7 +6,6 @@ metric needs to know of them. What cannot be audited is refused with the reason.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from seepage.core.errors import ModelError
 from seepage.core.user_code import USER_CODE_ERRORS, reason
 from seepage.protocol import training_mode
+from seepage.protocol.copies import computed
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.optim.swa_utils.AveragedModel)
 
@@ -49,12 +49,6 @@ def _inside(model: nn.Module) -> nn.Module | None:
     return None if isinstance(model, torch.jit.ScriptModule) else model._modules.get("_orig_mod")
 
 
-def copied(model: nn.Module) -> nn.Module:
-    """A copy, also of a module that keeps tensors of its last run (pruning, the older weight norm)."""
-    kept = {id(t): t.detach().clone() for module in model.modules() for t in _computed(module).values()}
-    return copy.deepcopy(model, kept)
-
-
 def settle(model: nn.Module, examples: Tensor) -> None:
     """Run the model once on two made-up examples, and mend on it what the rest could not work with.
 
@@ -82,7 +76,7 @@ def settle(model: nn.Module, examples: Tensor) -> None:
         model.register_forward_pre_hook(_with_a_copy)
     if not isinstance(output, Tensor) and logits_in(output) is not None:
         model.register_forward_hook(_logits_only)
-    if any(_computed(module) for module in model.modules()):
+    if any(computed(module) for module in model.modules()):
         model.register_forward_hook(_let_go)
         _let_go(model)
 
@@ -112,13 +106,8 @@ def _with_a_copy(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _let_go(model: nn.Module, _args: object = (), _output: object = None) -> None:
     """What pruning and the older weight norm leave on a module is part of a graph and cannot be copied."""
     for module in model.modules():
-        for name, value in _computed(module).items():
+        for name, value in computed(module).items():
             module.__dict__[name] = value.detach()
-
-
-def _computed(module: nn.Module) -> dict[str, Tensor]:
-    """Tensors that a module keeps of a run, and that are tied to it."""
-    return {n: t for n, t in vars(module).items() if isinstance(t, Tensor) and not t.is_leaf}
 
 
 def refuse_unusable(model: nn.Module) -> None:

@@ -20,11 +20,12 @@ from seepage.core.user_code import (
     reason,
 )
 from seepage.models import MODELS
-from seepage.models.adapting import copied, refuse_unusable, settle, unwrap, unwrap_children
-from seepage.models.hugging_face import is_hugging_face, take_token_ids
+from seepage.models.adapting import refuse_unusable, settle, unwrap, unwrap_children
+from seepage.models.hugging_face import is_hugging_face, take_plain
 from seepage.models.weights import PRETRAINED, load_weights, pretrained_path
 from seepage.models.zoo.initialisers import initialise
 from seepage.protocol import training_mode
+from seepage.protocol.copies import own_copy
 from seepage.protocol.widening import model_placement, wide, wide_model
 
 __all__ = ["build_model", "builder_of", "check_forward", "load_weights"]
@@ -90,8 +91,8 @@ def _adapted(model: nn.Module, spec: InputSpec) -> nn.Module:
     model = unwrap(model)
     unwrap_children(model)
     refuse_unusable(model)
-    if spec.modality is Modality.TEXT and is_hugging_face(model):
-        take_token_ids(model)
+    if is_hugging_face(model):
+        take_plain(model, texts=spec.modality is Modality.TEXT)
     settle(model, _dummy_examples(model, spec, None))
     return model
 
@@ -105,7 +106,7 @@ def _construct(
                 f"a module that is already built takes no hyperparameters ({', '.join(params)}); "
                 "remove them, or give the function that builds it."
             )
-        return copied(unwrap(reference))
+        return own_copy(unwrap(reference))
     if not isinstance(reference, str):
         return _call_with_spec(reference, spec, params)
     build = builder_of(reference)
@@ -197,8 +198,8 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
             "wrap it so that it returns its logits only."
         )
     shape = tuple(output.shape)
-    if spec.modality is Modality.TEXT and output.ndim == 3:
-        _check_next_tokens(shape, spec)
+    if spec.modality is Modality.TEXT and (output.ndim == 3 or spec.token_labels):
+        _check_each_token(shape, spec)
     elif spec.num_classes < 2:
         raise ModelError(
             f"the model returned shape {shape} for two texts, and the texts have no classes: give labels for "
@@ -216,13 +217,20 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
     return shape
 
 
-def _check_next_tokens(shape: tuple[int, ...], spec: InputSpec) -> None:
-    wanted = (2, *spec.shape)
-    if shape[:2] != wanted or shape[2] < (spec.vocabulary or 0):
+def _check_each_token(shape: tuple[int, ...], spec: InputSpec) -> None:
+    """Logits of classes where tokens have some, else of the vocabulary; behind a prompt of one place more."""
+    places = spec.shape[0]
+    if spec.token_labels:
+        if shape != (2, places, spec.num_classes):
+            raise ModelError(
+                f"the model returned shape {shape} for two texts of {places} tokens, whose tokens have "
+                f"{spec.num_classes} classes: give a model for token classification with so many labels."
+            )
+    elif shape[:2] not in ((2, places), (2, places + 1)) or shape[2] < (spec.vocabulary or 0):
         raise ModelError(
-            f"the model returned shape {shape} for two texts of {spec.shape[0]} tokens; a language model "
-            f"gives {wanted} and at least {spec.vocabulary} logits each, one for every token of the data's "
-            "tokenizer, and models that label tokens otherwise cannot be audited yet."
+            f"the model returned shape {shape} for two texts of {places} tokens; a language model gives "
+            f"{(2, places)} and at least {spec.vocabulary} logits each, one for every token of the data's "
+            "tokenizer, and a model that gives tokens classes needs data with a class for each token."
         )
 
 

@@ -26,6 +26,8 @@ _PLAIN: dict[str, tuple[str, str]] = {
     "registered_psnr": ("Likeness of the picture, wherever it lies", "As PSNR: 100 dB: identical."),
     "cw_ssim": ("Likeness of structure, wherever it lies", "0: unrelated; 1: identical."),
     "token_accuracy": ("Words in their place", "0 %: none; 100 %: the whole text."),
+    "rouge_1": ("Words, in any place", "0 %: none; 100 %: all of them, and no others."),
+    "rouge_2": ("Pairs of neighbouring words", "0 %: none; 100 %: the whole text."),
     "rouge_l": ("Words in their order", "0 %: none; 100 %: the whole text."),
     "bag_of_words_recall": ("Words, wherever they stand", "0 %: none; 100 %: every word."),
     "rmse": ("Difference of the rows", "0: identical; 1: off by as much as rows differ anyway."),
@@ -135,6 +137,8 @@ _metric(
     "Share of the words that stand at their position.",
     **_TEXT,
 )
+_metric("rouge_1", "text:rouge_1", "ROUGE-1", SHARE, "ROUGE-1 F-measure: words found at all.", **_TEXT)
+_metric("rouge_2", "text:rouge_2", "ROUGE-2", SHARE, "ROUGE-2 F-measure: neighbouring words found.", **_TEXT)
 _metric(
     "rouge_l", "text:rouge_l", "ROUGE-L", SHARE, "ROUGE-L F-measure: words found in their order.", **_TEXT
 )

@@ -11,7 +11,8 @@ from torch.func import functional_call
 
 from seepage.core.errors import DataError
 from seepage.core.types import Batch, Broadcast, Defense, LocalStep, LocalTraining, Update, UpdateKind
-from seepage.protocol.losses import LOSSES, NEXT_TOKEN, loss_name
+from seepage.protocol.losses import LOSSES, NEXT_TOKEN, each_token, loss_name
+from seepage.protocol.masking import hidden
 
 Gradients = Callable[[nn.Module, dict[str, Tensor], dict[str, Tensor], Batch, str], Sequence[Tensor | None]]
 """(model, parameters, buffers, mini-batch, loss) to one gradient a parameter: what one local step uses."""
@@ -65,7 +66,9 @@ def forward_loss(model: nn.Module, tensors: dict[str, Tensor], batch: Batch, los
             "BatchNorm in train mode cannot work on a batch of one example: "
             "use a larger batch, or batch_norm = 'eval'."
         ) from None
-    name = loss_name(loss, logits.shape[-1], per_token=logits.ndim == 3)
+    if logits.ndim == 3 and batch.targets is not None:
+        return each_token(logits, batch.targets)
+    name = loss_name(loss, logits.shape[-1], per_token=NEXT_TOKEN if logits.ndim == 3 else None)
     return LOSSES[name](logits, batch.inputs if name == NEXT_TOKEN else batch.labels)
 
 
@@ -107,7 +110,7 @@ def local_update(
     with training_mode(model, training.batch_norm == "train"), autocast:
         if training.algorithm == "fedsgd":
             parameters: dict[str, Tensor] = dict(received)
-            grads = gradients(model, parameters, buffers, batch, training.loss)
+            grads = gradients(model, parameters, buffers, hidden(batch, training.masking), training.loss)
             tensors = {
                 name: torch.zeros_like(p) if grad is None else grad
                 for (name, p), grad in zip(received.items(), grads, strict=True)
@@ -141,7 +144,7 @@ def _delta(
     for group in groups:
         optimiser.zero_grad()
         for index in group:
-            step = batch.select(index.to(batch.labels.device))
+            step = hidden(batch.select(index.to(batch.labels.device)), training.masking)
             grads = gradients(model, dict(local), buffers, step, training.loss)
             for parameter, grad in zip(local.values(), grads, strict=True):
                 # None makes an optimiser skip it: zeros would let weight decay shrink it

@@ -32,38 +32,49 @@ def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def next_token(logits: Tensor, tokens: Tensor) -> Tensor:
     """Mean cross-entropy of each next token under the logits (n, length, vocabulary) of the one before.
 
-    As Hugging Face's causal language models have it; padding is nobody's next token.
+    As Hugging Face's causal language models have it; padding is nobody's next token. Behind a trained prompt,
+    whose last place predicts the first token, there is one place more than there are tokens.
     """
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PADDING)
+    ahead = logits[:, :-1]
+    following = tokens[:, tokens.shape[1] - ahead.shape[1] :]
+    return F.cross_entropy(ahead.flatten(0, 1), following.flatten(), ignore_index=PADDING)
 
 
-NEXT_TOKEN = "next_token"
+def each_token(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy over the tokens (n, length) with a target: a class, or the word behind a mask."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PADDING)
+
+
+NEXT_TOKEN, MASKED_TOKEN, TOKEN_CLASS = "next_token", "masked_token", "token_class"
+PER_TOKEN = (NEXT_TOKEN, MASKED_TOKEN, TOKEN_CLASS)
 LOSSES: dict[str, Loss] = {
     "cross_entropy": cross_entropy,
     "cross_entropy_sum": cross_entropy_sum,
     "binary_cross_entropy": binary_cross_entropy,
     NEXT_TOKEN: next_token,
+    MASKED_TOKEN: each_token,
+    TOKEN_CLASS: each_token,
 }
 
 
-def loss_name(name: str, outputs: int, *, per_token: bool = False) -> str:
+def loss_name(name: str, outputs: int, *, per_token: str | None = None) -> str:
     """Resolve "auto" by the number of outputs, and refuse a loss that does not fit them.
 
-    per_token: there are so many outputs at every token, as of a language model.
+    per_token: there are so many outputs at every token, and this loss (one of `PER_TOKEN`) is theirs.
 
-    >>> loss_name("auto", 1), loss_name("auto", 10), loss_name("auto", 10, per_token=True)
+    >>> loss_name("auto", 1), loss_name("auto", 10), loss_name("auto", 10, per_token=NEXT_TOKEN)
     ('binary_cross_entropy', 'cross_entropy', 'next_token')
     """
     if name == "auto":
-        return NEXT_TOKEN if per_token else "binary_cross_entropy" if outputs == 1 else "cross_entropy"
+        return per_token or ("binary_cross_entropy" if outputs == 1 else "cross_entropy")
     lookup(LOSSES, name, "loss")
-    if (name == NEXT_TOKEN) != per_token:
-        where = "at every token" if per_token else "for whole examples"
+    if (name if name in PER_TOKEN else None) != per_token:
+        where = f"at every token ({per_token})" if per_token else "for whole examples"
         raise ModelError(
             f"the loss '{name}' does not fit a model with outputs {where}: "
-            f"use {NEXT_TOKEN} for a language model and another one for a classifier, or loss = 'auto'."
+            f"use {per_token or 'another one'}, or loss = 'auto'."
         )
-    if (name == "binary_cross_entropy") != (outputs == 1):
+    if per_token is None and (name == "binary_cross_entropy") != (outputs == 1):
         raise ModelError(
             f"the loss '{name}' does not fit a model with {outputs} output(s): "
             "use binary_cross_entropy for a single logit and cross_entropy otherwise, or loss = 'auto'."

@@ -141,7 +141,8 @@ def _remember(kept: list[Batch], batch: Batch) -> int:
 
 def _together(batches: Sequence[Batch]) -> Batch:
     """All examples in one batch. No value is copied where they lie one after another in memory already."""
-    return Batch(*(_joined([getattr(batch, name) for batch in batches]) for name in ("inputs", "labels")))
+    names = ("inputs", "labels", *(() if batches[0].targets is None else ("targets",)))
+    return Batch(*(_joined([getattr(batch, name) for batch in batches]) for name in names))
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from seepage.core.errors import DataError, NotApplicable
 from seepage.core.types import Batch, Broadcast, Crafted, Exchange, Grant, LocalStep, Update, UpdateKind
 from seepage.protocol.aggregation import Fold
+from seepage.protocol.copies import beside, own_copy
 from seepage.protocol.local import trainable
 from seepage.protocol.played import Held, Place, Played, PlayedAgain
 from seepage.protocol.threat import ThreatModel, effective_grants, missing_grants
@@ -30,7 +30,7 @@ _HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 
 def apply_update(model: nn.Module, update: Update, *, lr: float) -> nn.Module:
     """A copy of the model moved by an aggregate: by the delta itself, or by -lr times the gradient."""
-    moved = copy.deepcopy(model)
+    moved = beside(model)
     scale = 1.0 if update.kind is UpdateKind.DELTA else -lr
     with torch.no_grad():
         for name, parameter in trainable(moved).items():
@@ -54,10 +54,12 @@ def received_model(sent: nn.Module, agreed: nn.Module) -> nn.Module:
     (True, torch.Size([1]))
     """
     if _has_weights_of(sent, agreed):
-        received = copy.deepcopy(agreed)
-        received.load_state_dict(sent.state_dict())
+        received = own_copy(agreed)
+        own = received.state_dict()
+        changed = {name: v for name, v in sent.state_dict().items() if not _same(v, own[name])}
+        received.load_state_dict(changed, strict=False)
         return received
-    received = copy.deepcopy(sent)
+    received = own_copy(sent)
     for module in received.modules():
         for name in [name for name in vars(module) if name.endswith(_HOOKS)]:
             vars(module)[name].clear()
@@ -66,6 +68,13 @@ def received_model(sent: nn.Module, agreed: nn.Module) -> nn.Module:
             received.set_submodule(name, received_model(module, agreed))
             break
     return received
+
+
+def _same(one: object, other: object) -> bool:
+    """Tensors that need not be written over."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.dtype != other.dtype:
+        return False
+    return one.device == other.device and torch.equal(one, other)
 
 
 def _has_weights_of(module: nn.Module, agreed: nn.Module) -> bool:
@@ -101,7 +110,7 @@ def play(
     grants = effective_grants(threat, aggregation)
     exchanges: list[Exchange] = []
     held = Held()
-    agreed = copy.deepcopy(model)  # before the server can touch it
+    agreed = own_copy(model)  # before the server can touch it
     for number in range(max_rounds):
         crafted = craft(model, tuple(exchanges))
         if crafted is None:

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from seepage.core.errors import NotApplicable
+from seepage.core.lazy import lazy_clone
 from seepage.core.types import Batch, Crafted, Exchange
+from seepage.protocol.copies import frozen_of, original_of
 
 
 def model_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
@@ -42,7 +46,7 @@ def wide(values: Tensor) -> Tensor:
 
 def wide_batch(batch: Batch) -> Batch:
     """The examples with inputs in float32 at least."""
-    return Batch(wide(batch.inputs), batch.labels)
+    return replace(batch, inputs=wide(batch.inputs))
 
 
 def wide_model(model: nn.Module) -> nn.Module:
@@ -55,10 +59,24 @@ def wide_model(model: nn.Module) -> nn.Module:
     if not any(map(_narrow, (*model.parameters(), *model.buffers()))):
         return model
     if model not in _wide_models:
-        _wide_models[model] = copy.deepcopy(model)._apply(wide)
+        held = {key: _wide_frozen(parameter) for key, parameter in frozen_of(model).items()}
+        _wide_models[model] = copy.deepcopy(model, {**held})._apply(wide)
     return _wide_models[model]
 
 
+def _wide_frozen(parameter: nn.Parameter) -> nn.Parameter:
+    """In float32 at least; of one that several models hold, or have lazy copies of, one for all of them."""
+    if not _narrow(parameter):
+        return parameter
+    original = original_of(parameter)
+    known: tuple[int, nn.Parameter] | None = _wide_parameters.get(original)
+    if known is None or known[0] != original._version:
+        known = (original._version, nn.Parameter(wide(original.detach()), requires_grad=False))
+        _wide_parameters[original] = known
+    return known[1] if original is parameter else nn.Parameter(lazy_clone(known[1]), requires_grad=False)
+
+
+_wide_parameters: Any = WeakTensorKeyDictionary()
 _wide_models: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
 """A server that asks round after round reads its history again and again."""
 

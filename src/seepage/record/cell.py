@@ -31,6 +31,8 @@ class Example(Record):
     """What sets it apart: its loss under the honest model, its distance from the mean of its class."""
     truth_text: str | None = None
     reconstruction_text: str | None = None
+    known_words: tuple[int, ...] = ()
+    """Places of words of `truth_text` that the attack knows to be in some text, wherever."""
 
 
 class ColumnRecord(Record):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +13,8 @@ from seepage.record import AuditLog, Cell, Example, InputRecord
 from seepage.record.pictures import Array, to_png, value_limits
 from seepage.record.shown import drawn, most_exposed_first
 from seepage.report.chosen import COLUMNS, LONGEST, PAIRS, Group, choose, is_large, room, shows
+from seepage.report.sentences import Words, marked_words
 from seepage.report.words import NOUNS, class_name, plural, short_number, with_unit
-
-Words = tuple[tuple[str, bool], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,22 +159,10 @@ def _scores(log: AuditLog, example: Example) -> tuple[tuple[str, str], ...]:
 
 
 def _with_words(item: Item, example: Example) -> Item:
-    truth, words = same_words(example.truth_text or "", example.reconstruction_text or "")
+    truth, words = marked_words(
+        example.truth_text or "", example.reconstruction_text or "", known=example.known_words
+    )
     return replace(item, truth_words=truth, words=words)
-
-
-def same_words(truth: str, rebuilt: str) -> tuple[Words, Words]:
-    """Both texts as words, each marked if it stands in the other one too, in the same order.
-
-    >>> same_words("the cat sat", "a cat sat")[1]
-    (('a', False), ('cat', True), ('sat', True))
-    """
-    left, right = truth.split(), rebuilt.split()
-    in_left, in_right = [False] * len(left), [False] * len(right)
-    for block in difflib.SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks():
-        in_left[block.a : block.a + block.size] = [True] * block.size
-        in_right[block.b : block.b + block.size] = [True] * block.size
-    return tuple(zip(left, in_left, strict=True)), tuple(zip(right, in_right, strict=True))
 
 
 def _leak(modality: str, example: Example) -> float:

@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from seepage.record import SCHEMA_VERSION, AuditLog, summarise
+from seepage.record import BASELINE, SCHEMA_VERSION, AuditLog, summarise
 from seepage.report.columns import columns_line
 from seepage.report.judgement import verdict
 from seepage.report.plan import left_out
+from seepage.report.sentences import server_s_view
 from seepage.report.table import AttackRow, AttackTable, build_table
 from seepage.report.words import broken, printable, sentence
 
@@ -75,6 +76,8 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     columns, name = next((s for s in shapes if _wide(table, s, console) <= width), (0, NAME_WIDTH))
     name = next((n for n in WIDER if _wide(table, (columns, n), console) <= width), name)
     console.print(_rich_table(table, columns, name), width=width)
+    for line in server_s_view(log, [cell for cell in log.cells if cell.attack.name != BASELINE]):
+        console.print(Text(printable(line)), width=width)
     for row in table.rows:
         if row.reason:
             told = f"{row.title} ({row.status}): {sentence(row.reason)}"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from seepage.core.registry import Entry
-from seepage.core.types import Batch, Broadcast, Defense, LocalTraining, Update
+from seepage.core.types import Broadcast, Defense, LocalTraining, Update
 from seepage.defenses import DEFENSES, DefenseEntry, Deployment, MeasureEntry
 from seepage.defenses.entry import described
 from seepage.protocol import client
@@ -54,7 +54,7 @@ def _check(
 ) -> None:
     where = f"the defense, with {training.algorithm},"
     model, batch = setting.model, setting.batches[0]
-    before, examples = copied(model.state_dict()), Batch(batch.inputs.clone(), batch.labels.clone())
+    before, examples = copied(model.state_dict()), batch.clone()
     plain = client(training)(Broadcast(model), batch)
     sent = []
     for _ in range(2):

@@ -16,6 +16,7 @@ from seepage.core.types import Batch, Grant, Knowledge, LocalTraining, Reconstru
 from seepage.data import Dataset, load_data
 from seepage.models.loading import build_model, check_forward
 from seepage.protocol import THREATS, Played, ThreatModel, client, knowledge, loss_name, play
+from seepage.protocol.losses import NEXT_TOKEN
 
 CLIENTS = 3
 PUBLIC = 16
@@ -60,7 +61,7 @@ class Setting:
             self.threat(attack),
             "per_client",
             spec=self.dataset.spec,
-            loss=loss_name("auto", outputs[-1], per_token=len(outputs) > 1),
+            loss=loss_name("auto", outputs[-1], per_token=NEXT_TOKEN if len(outputs) > 1 else None),
             local=LocalTraining(),
             auxiliary=self.dataset.batch(after),
             seed=0,
@@ -70,7 +71,7 @@ class Setting:
         """The rounds against this attack, on copies of the model and the batches."""
         torch.manual_seed(known.seed)
         model = copy.deepcopy(self.model)
-        batches = [Batch(one.inputs.clone(), one.labels.clone()) for one in self.batches]
+        batches = [one.clone() for one in self.batches]
         attack.check(model, known)
         return play(
             (lambda sent, history: attack.next_model(sent, history, known)) if attack.active else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.attacks.text.setting import answer, as_set, exchange_of
-from tests.models.families import DECODERS, SMALL, built, texts
+from tests.models.families import DECODERS, TEXTS, built, texts
 
 from seepage import testing
 from seepage.attacks.text.embedding_rows import EmbeddingRows, embedding_rows
@@ -18,7 +18,7 @@ def _words(found: Reconstruction) -> set[int]:
     return set(found.words.nonzero().squeeze(1).tolist())
 
 
-@pytest.mark.parametrize("family", SMALL)
+@pytest.mark.parametrize("family", TEXTS)
 def test_the_tokens_of_a_batch_are_known_exactly(family: str) -> None:
     ids = texts(3)
     wanted = set(ids[ids != PADDING].tolist())

@@ -108,7 +108,7 @@ def trace_embedding(model: nn.Module, spec: InputSpec, *, train: bool = False) -
 
     train: whether clients run the model in train mode (dropout before the positions breaks the equation).
     """
-    probe = probe_of(model)
+    probe = probe_of(model, spec)
     names = {id(parameter): name for name, parameter in trainable(probe).items()}
     with torch.enable_grad(), training_mode(probe, train):
         seen = run_probe(probe, spec)

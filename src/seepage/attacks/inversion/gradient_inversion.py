@@ -43,7 +43,7 @@ from seepage.core.progress import Clock
 from seepage.core.types import Exchange, Knowledge, LocalTraining, Modality, Reconstruction
 from seepage.labels import infer_label_counts
 from seepage.protocol import training_mode
-from seepage.protocol.losses import NEXT_TOKEN
+from seepage.protocol.losses import PER_TOKEN, TOKEN_CLASS
 
 SAME_FIT = 1.5
 """A larger count can always fit at least as well, so the smallest within this factor of the best is taken.
@@ -89,10 +89,13 @@ class GradientInversion(PerUpdateAttack):
 
     def check(self, model: nn.Module, known: Knowledge) -> None:
         """Text needs an embedding to search in, and targets that are not the text itself."""
-        if known.loss == NEXT_TOKEN:
+        if known.loss in PER_TOKEN:
+            targets = (
+                "classes that the server does not know" if known.loss == TOKEN_CLASS else "the texts' own"
+            )
             raise NotApplicable(
-                "the targets of a language model are the tokens that are searched for, so there is no loss "
-                "to search with: 'exact_text' and 'embedding_rows' read tokens from the update."
+                f"the targets of the loss are {targets}, one for each token, so there is no loss to search "
+                "with: 'exact_text' and 'embedding_rows' read tokens from the update."
             )
         if known.input.modality is Modality.TEXT:
             embedding_name(model, known.input)

@@ -12,14 +12,20 @@ from seepage.attacks.inversion.embeddings import embedding_name
 from seepage.core.errors import NotApplicable
 from seepage.core.types import PADDING, Exchange, InputSpec, Knowledge, Modality, Reconstruction
 from seepage.models.hooks import hooked, modules_of
+from seepage.models.hugging_face import MASKS
 from seepage.models.probes import dummy_inputs, run_model
-from seepage.protocol.losses import NEXT_TOKEN
+from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN
 
 TIED_GAP = 2.0
 """Of a tied head: row norms of tokens in the batch over those of others, at least. What others get is a
 probability's share, 1 / vocabulary at random weights; what targets get is 1 / tokens."""
 SURE = 0.1
 """How far from 0 and 1 a place's share in a token's row may be: rounding leaves 1e-5, a second text 0.5."""
+
+
+HIDDEN = (
+    "Words that clients put in the place of others at random, 1.5 %, are among them; hidden ones may not be."
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class EmbeddingRows(PerUpdateAttack):
         rows = tensors[found.tokens].detach()
         most = (exchange.update.num_examples or 1) * known.input.shape[0]
         moved = moved_rows(rows, tied=found.tied, most=most)[: known.input.vocabulary]
+        moved[[i for i, word in enumerate(known.input.tokens) if word in MASKS]] = False  # no word of a text
         ids = moved.nonzero().squeeze(1)
         targets = _targets(model, exchange, known) & ~moved
         more = targets.nonzero().squeeze(1)
@@ -72,6 +79,7 @@ class EmbeddingRows(PerUpdateAttack):
             notes=(
                 f"The embeddings of {len(ids)} tokens of {len(rows)} {how}: {_listed(ids, known.input)}.",
                 *([f"The head's rows add {_listed(more, known.input)}."] if len(more) else []),
+                *([HIDDEN] if known.loss == MASKED_TOKEN else []),
                 *(["The only text's places were read from the positions' embedding."] if len(values) else []),
             ),
         )
@@ -124,7 +132,11 @@ def _targets(model: nn.Module, exchange: Exchange, known: Knowledge) -> Tensor:
     """(vocabulary,) bool: tokens that stand out in a language model's own head: the last one of each text is
     only there."""
     tokens = torch.zeros(known.input.vocabulary or 0, dtype=torch.bool)
-    head = getattr(model, "get_output_embeddings", lambda: None)() if known.loss == NEXT_TOKEN else None
+    head = (
+        getattr(model, "get_output_embeddings", lambda: None)()
+        if known.loss in (NEXT_TOKEN, MASKED_TOKEN)
+        else None
+    )
     names = {id(parameter): key for key, parameter in model.named_parameters()}
     sent = None if head is None else exchange.update.tensors.get(names[id(head.weight)])
     if sent is None:

@@ -13,6 +13,7 @@ from seepage.attacks.text.encoder import read_encoder
 from seepage.attacks.text.ends import classes, last_tokens
 from seepage.attacks.text.growing import SAMPLE, Reader, grow, reader, tokens_at
 from seepage.attacks.text.span import Span
+from seepage.attacks.text.targets import token_targets
 from seepage.core.errors import NotApplicable
 from seepage.core.types import (
     PADDING,
@@ -24,8 +25,9 @@ from seepage.core.types import (
     UpdateKind,
 )
 from seepage.models.blocks import attention_of, blocks_of, reading_points
+from seepage.models.hugging_face import is_adapted
 from seepage.protocol import training_mode
-from seepage.protocol.losses import NEXT_TOKEN
+from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, PER_TOKEN, TOKEN_CLASS
 
 
 _TIMES = 10.0
@@ -42,6 +44,11 @@ class ExactText(PerUpdateAttack):
             raise NotApplicable("this attack reads texts: use another one for pictures and tables.")
         blocks_of(model)
         if not is_causal(model):
+            if is_adapted(model):
+                raise NotApplicable(
+                    "an encoder's sentences are put together by the gradients of its own queries and keys, "
+                    "which clients that train adapters do not send: 'tag' searches."
+                )
             attention_of(model, 0)
 
     def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
@@ -61,13 +68,20 @@ class ExactText(PerUpdateAttack):
                 row[: len(tokens)] = torch.tensor(tokens, device=device)
         else:
             ids, said = read_encoder(first, second, tensors, known.input)
-        rank = first.tests[0].span
+        span = first.tests[0].span
         notes = [
-            f"The first block's gradient has rank {rank.outside.shape[0] - rank.outside.shape[1]} of "
-            f"{rank.outside.shape[0]}; {len(ids)} sentences lie in the second block's span.",
+            f"The first block's gradient has rank {span.rank} of "
+            f"{span.outside.shape[0]}; {len(ids)} sentences lie in the second block's span.",
             *said,
         ]
-        return _settled(exchange, known, ids, notes) if len(ids) else _nothing(known, notes)
+        if len(ids):
+            return _settled(exchange, known, ids, notes)
+        if second.tests[0].span.rank < span.rank:
+            notes.append(
+                f"The second block's gradient has rank {second.tests[0].span.rank}, which lacks some tokens: "
+                "a classifier's last block is read by one token of each text alone."
+            )
+        return _nothing(known, notes)
 
 
 def _reader(model: nn.Module, block: int, tensors: Mapping[str, Tensor], sample: Tensor) -> Reader:
@@ -80,7 +94,13 @@ def _reader(model: nn.Module, block: int, tensors: Mapping[str, Tensor], sample:
         )
     rounding = max(torch.finfo(tensors[name].dtype).eps for point in points for name in point.weights)
     spans = [Span.of(point.gradient(tensors), rounding=rounding) for point in points]
-    clear = [(p, s) for p, s in zip(points, spans, strict=True) if s is not None and not s.full]
+    # Adapters of queries never see a text's first token: softmax over one key has no gradient.
+    most = max((span.rank for span in spans if span is not None), default=0)
+    clear = [
+        (point, span)
+        for point, span in zip(points, spans, strict=True)
+        if span is not None and not span.full and span.rank == most
+    ]
     widths = sorted({len(point.gradient(tensors).T) for point in points})
     found = reader(model, [p for p, _ in clear], [s for _, s in clear], sample) if clear else None
     if found is None:
@@ -115,7 +135,7 @@ def _settled(exchange: Exchange, known: Knowledge, ids: Tensor, notes: list[str]
     """Last tokens or classes, and then the update of these texts beside the one that was sent."""
     model = exchange.broadcast.model
     gradients = _gradients(exchange, known)
-    labels = torch.zeros(len(ids), dtype=torch.long, device=ids.device)
+    labels, targets = torch.zeros(len(ids), dtype=torch.long, device=ids.device), None
     if known.loss == NEXT_TOKEN:
         behind = None if gradients is None else last_tokens(model, ids, gradients)
         if behind is None:
@@ -125,9 +145,17 @@ def _settled(exchange: Exchange, known: Knowledge, ids: Tensor, notes: list[str]
             ends = (ids != PADDING).sum(dim=1)
             fits = ends < ids.shape[1]
             ids[fits.nonzero().squeeze(1), ends[fits]] = behind[fits]
+    elif known.loss in PER_TOKEN:
+        targets = None if gradients is None else token_targets(model, ids, gradients)
+        if targets is None:
+            notes.append(f"What the loss ({known.loss}) wants of each token could not be read.")
     elif gradients is not None and (inferred := classes(model, ids, gradients)) is not None:
         labels = inferred
-    left = unexplained(exchange, known, Batch(ids, labels))
+    fed = Batch(ids, labels, targets)
+    left = None if known.loss in _TARGETED and targets is None else unexplained(exchange, known, fed)
+    if known.loss == MASKED_TOKEN:
+        ids, said = _unmasked(ids, targets, known)
+        notes += said
     rounding = max(torch.finfo(t.dtype).eps for t in exchange.update.tensors.values())
     proven = left is not None and left <= rounding**0.5
     claimed = torch.zeros(len(ids), dtype=torch.bool)
@@ -145,10 +173,23 @@ def _settled(exchange: Exchange, known: Knowledge, ids: Tensor, notes: list[str]
         claimed=claimed.to(ids.device),
         complete=proven,
         label_counts=torch.bincount(labels.cpu(), minlength=known.input.num_classes)
-        if proven and known.input.num_classes > 1 and known.loss != NEXT_TOKEN
+        if proven and known.input.num_classes > 1 and known.loss not in PER_TOKEN
         else None,
         notes=tuple(notes),
     )
+
+
+_TARGETED = (MASKED_TOKEN, TOKEN_CLASS)
+
+
+def _unmasked(ids: Tensor, targets: Tensor | None, known: Knowledge) -> tuple[Tensor, list[str]]:
+    """The texts before words were hidden in them."""
+    if targets is None:
+        return ids, ["Texts are shown as the model was fed them, with words hidden by the clients."]
+    was = targets != PADDING
+    return torch.where(was, targets, ids), [
+        f"{int(was.sum())} hidden words were read from the head; texts without one leave no trace."
+    ]
 
 
 def _gradients(exchange: Exchange, known: Knowledge) -> Mapping[str, Tensor] | None:

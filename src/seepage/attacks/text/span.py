@@ -43,6 +43,11 @@ class Span:
         return torch.nan_to_num((features @ self.turning.to(features)).norm(dim=-1) / length)
 
     @property
+    def rank(self) -> int:
+        """Of the features that were read."""
+        return self.outside.shape[0] - self.outside.shape[1]
+
+    @property
     def full(self) -> bool:
         """Everything lies in it."""
         return self.outside.shape[1] == 0

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seepage.core.lazy import shares_memory
+
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
@@ -86,7 +88,8 @@ def _feed_tensor(found: _Hash, tensor: Tensor) -> None:
     _tagged(found, tensor, str((tuple(tensor.shape), tensor.dtype, tensor.layout, tensor.is_meta)))
     if tensor.is_meta:
         return
-    values = tensor.detach()
+    # to numpy, looking is writing: what shares its memory would get memory of its own
+    values = tensor.detach().clone() if shares_memory(tensor) else tensor.detach()
     values = values.dequantize() if values.is_quantized else values
     values = values.to_dense() if values.layout is not torch.strided else values
     plain = values.cpu().resolve_conj().resolve_neg().contiguous()

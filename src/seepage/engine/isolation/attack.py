@@ -181,7 +181,8 @@ class IsolatedAttack(Attack):
         if known is not self._known:
             auxiliary = known.auxiliary
             if auxiliary is not None:
-                auxiliary = Batch(_own(auxiliary.inputs), _own(auxiliary.labels))
+                targets = None if auxiliary.targets is None else _own(auxiliary.targets)
+                auxiliary = Batch(_own(auxiliary.inputs), _own(auxiliary.labels), targets)
             self._ask("know", known=replace(known, auxiliary=auxiliary))
             self._known = known
 

@@ -26,8 +26,8 @@ from seepage.core.types import (
 )
 from seepage.integrations.flower.messages import arrays_of, examples_of, named_alike, state_record
 from seepage.integrations.flower.strategy import AroundStrategy
-from seepage.models.adapting import copied
 from seepage.protocol import loss_name
+from seepage.protocol.copies import own_copy
 from seepage.record.exchanges import from_array_record
 from seepage.record.exchanges.reading import fit
 
@@ -112,7 +112,7 @@ class Curious(AroundStrategy):
         answer = arrays_of(reply)
         if answer is None:
             return
-        own = copied(model)  # what an exchange holds must not change any more
+        own = own_copy(model)  # what an exchange holds must not change any more
         new = named_alike(own.state_dict(), answer)
         tensors = {
             name: new[name].to(p.device, p.dtype) - p.detach()

@@ -73,19 +73,19 @@ class Pass:
         return (self.output * weights).sum()
 
 
-def probe_of(model: nn.Module) -> nn.Module:
+def probe_of(model: nn.Module, spec: InputSpec) -> nn.Module:
     """A copy in float64, so that an equation that holds can be told from one that nearly does; on the CPU,
-    for not every device has it."""
-    return copy.deepcopy(model).cpu().double()
-
-
-def run_probe(probe: nn.Module, spec: InputSpec) -> Pass:
-    """Run dummy pictures and record what convolutions and linear layers read."""
+    for not every device has it. None is made for what reads no pictures, and may be large."""
     if spec.modality is not Modality.IMAGE or len(spec.shape) != 3:
         raise NotApplicable(
             "this attack solves for a vision transformer's patches, and these inputs are no pictures: use "
             "another attack."
         )
+    return copy.deepcopy(model).cpu().double()
+
+
+def run_probe(probe: nn.Module, spec: InputSpec) -> Pass:
+    """Run dummy pictures and record what convolutions and linear layers read."""
     convolutions: list[tuple[nn.Conv2d, Tensor, Tensor]] = []
     linear: list[tuple[nn.Linear, Tensor]] = []
 

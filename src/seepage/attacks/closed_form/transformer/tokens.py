@@ -45,7 +45,7 @@ def trace_tokens(model: nn.Module, spec: InputSpec, *, train: bool = False) -> T
 
     train: whether clients run the model in train mode (dropout on the tokens breaks the equation).
     """
-    probe = probe_of(model)
+    probe = probe_of(model, spec)
     with torch.enable_grad(), training_mode(probe, train):
         seen = run_probe(probe, spec)
         embedding, patches = seen.patch_embedding()
