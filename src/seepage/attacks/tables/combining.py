@@ -72,7 +72,9 @@ def in_span(space: RowSpace, front: Front, choices: Tensor) -> Tensor:
     if space.biased:
         words.append(space.rows.new_ones(len(choices), 1))
     read = torch.cat(words, dim=1)
-    return (read @ _outside(space.rows[places], tolerance)).norm(dim=1) <= tolerance * read.norm(dim=1)
+    far = (read @ _outside(space.rows[places], tolerance)).norm(dim=1)
+    near: Tensor = far <= tolerance * read.norm(dim=1)
+    return near
 
 
 def _order(space: RowSpace, front: Front, tolerance: float) -> list[int]:

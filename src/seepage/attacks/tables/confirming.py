@@ -7,7 +7,7 @@ Where all rows meet them, the update of the whole batch is the proof.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -83,14 +83,3 @@ def proven(found: Confirmed, sight: Sight, exchange: Exchange, known: Knowledge)
     answer = reconstruction(Rows(written, labels, counts, settled.error, ()), exchange, known)
     return answer if answer.complete else None
 
-
-def only_right(found: Confirmed) -> Confirmed:
-    """Without the rows that are not."""
-    keep = found.right
-    return replace(
-        found,
-        choices=found.choices[keep],
-        numbers=found.numbers[keep],
-        labels=found.labels[keep],
-        right=keep[keep],
-    )

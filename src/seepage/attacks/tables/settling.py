@@ -47,6 +47,8 @@ def settle(placed: Placed, space: RowSpace, front: Front, fit: Fit) -> Settled:
             best, least = numbers, min(least, solved.left)
         elif solved.left > 2 * least or not bool(solved.numbers.isfinite().all()):
             break
+        if not numbers.numel():  # categories alone
+            break
         step = float((solved.numbers - numbers).abs().max())
         numbers = solved.numbers
         if step <= 1e-12 * max(1.0, float(numbers.abs().max())):

@@ -61,7 +61,7 @@ class TabLeak(GradientInversion):
     def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
         self.check(exchange.broadcast.model, known)
         sight = _sight(exchange, known)
-        read = _read(exchange, known) if self.read_first else None
+        read = _read(exchange, known, self.budget) if self.read_first else None
         n = exchange.update.num_examples
         if read is not None and (read.complete or _claims(read) == n):
             return read.with_notes("All rows were read exactly: nothing was searched for.")
@@ -157,10 +157,10 @@ def _chosen(outcome: Outcome) -> tuple[Tensor, Tensor]:
     return found.inputs[0].detach(), labels.argmax(-1) if labels.is_floating_point() else labels
 
 
-def _read(exchange: Exchange, known: Knowledge) -> Reconstruction | None:
-    """Of what reads rows exactly, the answer that claims most."""
-    found = []
-    for attack in (exact_table(), exact_extraction()):
+def _read(exchange: Exchange, known: Knowledge, budget: float | None) -> Reconstruction | None:
+    """Of what reads rows exactly, the answer that claims most. budget: seconds, half of which it may take."""
+    found: list[Reconstruction] = []
+    for attack in (exact_table(), exact_extraction(budget=None if budget is None else budget / 2)):
         try:
             found.append(attack.invert(exchange, known))
         except NotApplicable:
