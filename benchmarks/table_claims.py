@@ -1,6 +1,6 @@
 """How many claims and certificates about rows of tables are false, where that is hard.
 
-    python benchmarks/table_claims.py [--batches 4] [--first-seed 8000] [--attacks exact_table] [--tables males]
+    python benchmarks/table_claims.py [--batches 4] [--first-seed 8000] [--attacks tableak] [--kinds plain]
 
 The tables of `benchmarks/tables.py`; every batch has a network (two layers of 100 neurons) and a draw of rows
 of its own. A claim is false where no row of the batch is the same by the rule of an audit; a certificate
@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import tables
 import torch
 from scipy.stats import beta
 from torch import Tensor
 
+import tables
 from seepage.attacks import ATTACKS
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Batch, Broadcast, Exchange, Knowledge, LocalTraining
@@ -41,24 +41,24 @@ class Kind:
 
     examples: int = 12
     shape: str = "relu"
-    spoil: Callable[[Tensor, Dataset], Tensor] | None = None
+    spoil: Callable[[Tensor, Tensor, Dataset], tuple[Tensor, Tensor]] | None = None
     declared: float | None = 1.0
     """Share of the examples that the client says it has; None: it does not say."""
     half: bool = False
     """The update comes in 16 bits."""
 
 
-def copies(rows: Tensor, data: Dataset) -> Tensor:
+def copies(rows: Tensor, labels: Tensor, data: Dataset) -> tuple[Tensor, Tensor]:
     """Every third row twice."""
-    rows = rows.clone()
-    rows[1::3] = rows[0::3][: len(rows[1::3])]
-    return rows
+    rows, labels = rows.clone(), labels.clone()
+    rows[1::3], labels[1::3] = rows[0::3][: len(rows[1::3])], labels[0::3][: len(rows[1::3])]
+    return rows, labels
 
 
-def near_copies(rows: Tensor, data: Dataset) -> Tensor:
+def near_copies(rows: Tensor, labels: Tensor, data: Dataset) -> tuple[Tensor, Tensor]:
     """The second half are rows of the first with one value changed."""
-    rows, half = rows.clone(), len(rows) // 2
-    rows[half:] = rows[: len(rows) - half]
+    half = len(rows) // 2
+    rows, labels = torch.cat([rows[:half]] * 2), torch.cat([labels[:half]] * 2)
     groups = data.spec.categories
     for i in range(half, len(rows)):
         if i % 2 and data.spec.integer:
@@ -66,7 +66,7 @@ def near_copies(rows: Tensor, data: Dataset) -> Tensor:
         elif groups:
             group = list(groups[i % len(groups)])
             rows[i, group] = rows[i, group].roll(1)
-    return rows
+    return rows, labels
 
 
 KINDS = {
@@ -141,12 +141,13 @@ def trial(data: Dataset, attack: str, kind: Kind, seed: int) -> tuple[int, int, 
     order = torch.randperm(len(data.labels))
     data = standardised(data, order[:PUBLIC])
     chosen = order[PUBLIC : PUBLIC + kind.examples]
-    raw = data.inputs[chosen].double()
-    raw = raw if kind.spoil is None else kind.spoil(raw, data)
+    raw, labels = data.inputs[chosen].double(), data.labels[chosen]
+    if kind.spoil is not None:
+        raw, labels = kind.spoil(raw, labels, data)
     build, protocol = tables.SHAPES[kind.shape]
     model, local = build(data.spec), LocalTraining(**protocol)
     inputs = data.spec.to_model(raw).float()
-    update = local_update(Broadcast(model), Batch(inputs, data.labels[chosen]), local)
+    update = local_update(Broadcast(model), Batch(inputs, labels), local)
     said = None if kind.declared is None else max(1, round(kind.declared * kind.examples))
     tensors = {n: t.half().to(t) for n, t in update.tensors.items()} if kind.half else update.tensors
     exchange = Exchange(

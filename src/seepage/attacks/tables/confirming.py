@@ -82,4 +82,3 @@ def proven(found: Confirmed, sight: Sight, exchange: Exchange, known: Knowledge)
     written = written_rows(front, settled.choices, settled.numbers, settled.error, known)
     answer = reconstruction(Rows(written, labels, counts, settled.error, ()), exchange, known)
     return answer if answer.complete else None
-
