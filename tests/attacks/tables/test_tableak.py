@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -62,6 +64,27 @@ def test_what_is_read_exactly_is_not_searched_for() -> None:
     exchange, known = sent(network("relu"), rows(6, 5))
     found = tableak(steps=10**9).run([exchange], known)  # that many steps would never end
     assert found.complete and "nothing was searched for" in found.notes[-1]
+
+
+def test_rows_that_are_read_through_dropout_are_not_searched_for() -> None:
+    raw = rows(6, 4)
+    torch.manual_seed(1)
+    exchange, known = sent(network("dropout"), raw, batch_norm="train")
+    found = tableak(steps=10**9).run([exchange], known)
+    assert found_of(found, raw) == 6 and "nothing was searched for" in found.notes[-1]
+
+
+def test_near_copies_are_not_taken_for_one_row_that_is_there_twice() -> None:
+    raw = rows(8, 11)
+    raw[1] = raw[0]
+    raw[1, -2] += 1.0  # of a column whose numbers go to 100,000: below what the update shows
+    spec = replace(SPEC, std=(*SPEC.std[:-2], 1e5, SPEC.std[-1]))  # type: ignore[index]
+    labels = torch.tensor([0, 0, 1, 1, 0, 1, 0, 1])
+    local, model = LocalTraining(), network("relu")
+    update = local_update(Broadcast(model), Batch(spec.to_model(raw), labels), local)
+    exchange = Exchange(broadcast=Broadcast(model), update=update, clients=(0,))
+    found = exact_table().run([exchange], Knowledge(input=spec, local=local))
+    assert not found.complete
 
 
 def test_a_batch_norm_in_train_mode_is_searched_where_nothing_can_be_read() -> None:

@@ -65,6 +65,11 @@ class TabLeak(GradientInversion):
         n = exchange.update.num_examples
         if read is not None and (read.complete or _claims(read) == n):
             return read.with_notes("All rows were read exactly: nothing was searched for.")
+        if read is not None and sight is None and len(read) == n and read.complete is None:
+            return read.with_notes(
+                "As many rows as there are lie in the span; what each of them sent cannot be computed for "
+                "this training, so that there is no proof: nothing was searched for."
+            )
         held = None if read is None or sight is None else held_rows(read, sight, known)
         found = GradientInversion.invert(replace(self, held=held, sight=sight), exchange, known)
         return found if read is None or found.complete else _together(found, read)
