@@ -34,11 +34,11 @@ from seepage.core.types import InputSpec
 from seepage.models.zoo.dense import mlp
 from seepage.record import Cell
 
-ATTACKS: dict[str, str | dict[str, str | bool]] = {
+ATTACKS: dict[str, str | dict[str, str | list[str]]] = {
     "exact_table": "exact_table",
     "exact_extraction": "exact_extraction",
     "tableak": "tableak",
-    "tableak, search alone": {"name": "tableak", "read_first": False},
+    "tableak, search alone": {"name": "tableak", "read_first": []},
     "inverting_gradients": "inverting_gradients",
 }
 SIZES = (8, 16, 32, 64)
@@ -198,6 +198,9 @@ def run(
                 **protocol,
             )
             spent = time.process_time() - begun
+            for cell in log.cells:
+                if cell.status == "failed":
+                    print(f"seed {cell.seed} failed: {cell.reason}", flush=True)
             cells = [cell for cell in log.cells if cell.attack.name != "prior_only"]
             print(line(title, attack, cells, spent), flush=True)
 

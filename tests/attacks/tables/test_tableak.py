@@ -13,6 +13,7 @@ from seepage.attacks.tables.confirming import confirm
 from seepage.attacks.tables.exact_table import exact_table
 from seepage.attacks.tables.held import Held, held_rows
 from seepage.attacks.tables.pooling import pool_restarts
+from seepage.attacks.tables.settling import Settled, labels_of
 from seepage.attacks.tables.sight import sight_of
 from seepage.attacks.tables.tableak import TabLeak, tableak
 from seepage.core.errors import NotApplicable
@@ -54,7 +55,7 @@ def categories_right(found: Reconstruction, raw: Tensor) -> float:
 def test_a_search_alone_finds_all_rows_and_the_layer_proves_them() -> None:
     raw = rows(6, 5)
     exchange, known = sent(network("relu"), raw)
-    found = tableak(read_first=False, steps=300, restarts=2).run([exchange], known)
+    found = tableak(read_first=(), steps=300, restarts=2).run([exchange], known)
     assert found_of(found, raw) == 6 and found.complete
     assert found.claimed is not None and bool(found.claimed.all())
     assert not any("read exactly" in note for note in found.notes)
@@ -101,7 +102,7 @@ def test_known_rows_are_held_and_leave_less_to_search() -> None:
     raw = rows(14, 7)
     exchange, known = sent(network("relu"), raw)
     held = Held(SPEC.to_model(raw[:12]), torch.arange(12) % 2)
-    attack = tableak(read_first=False, steps=60, restarts=1)
+    attack = tableak(read_first=(), steps=60, restarts=1)
     alone, helped = (
         super(TabLeak, a).invert(exchange, known) for a in (attack, TabLeak(**{**vars(attack), "held": held}))
     )
@@ -144,3 +145,21 @@ def test_pictures_are_refused() -> None:
         tableak().check(network("relu"), Knowledge(input=picture))
     with pytest.raises(ValueError, match="restarts must be"):
         tableak(restarts=0)
+    with pytest.raises(ValueError, match="does not read single updates"):
+        tableak(read_first=["prior_only"])
+
+
+def test_a_row_cannot_be_there_more_often_than_there_are_examples() -> None:
+    raw = rows(6, 12)
+    exchange, known = sent(network("relu"), raw)
+    sight = sight_of(exchange, known)
+    assert sight.signals is not None
+    found = confirm(SPEC.to_model(raw), torch.arange(6) % 2, sight, known)
+    features = sight.front.features(found.choices, found.numbers)
+    seen = sight.signals(features, found.labels) * 1e30
+    settled = Settled(found.choices, found.numbers, seen, torch.zeros_like(found.numbers))
+    _, counts = labels_of(settled, sight.front, sight.signals, classes=2, factor=1.0, most=6)
+    assert counts.tolist() == [0] * 6
+    once = replace(settled, seen=seen * 1e-30)
+    labels, counts = labels_of(once, sight.front, sight.signals, classes=2, factor=1.0, most=6)
+    assert counts.tolist() == [1] * 6 and labels.tolist() == [0, 1, 0, 1, 0, 1]

@@ -78,7 +78,9 @@ def proven(found: Confirmed, sight: Sight, exchange: Exchange, known: Knowledge)
     if not bool(settled.numbers.isfinite().all() and settled.error.isfinite().all()):
         return None
     classes = max(2, known.input.num_classes)
-    labels, counts = labels_of(settled, front, sight.signals, classes=classes, factor=sight.factor)
+    labels, counts = labels_of(
+        settled, front, sight.signals, classes=classes, factor=sight.factor, most=sight.most
+    )
     written = written_rows(front, settled.choices, settled.numbers, settled.error, known)
     answer = reconstruction(Rows(written, labels, counts, settled.error, ()), exchange, known)
     return answer if answer.complete else None

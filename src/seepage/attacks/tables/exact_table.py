@@ -13,7 +13,7 @@ from seepage.attacks.tables.placing import ROUNDED, place_all
 from seepage.attacks.tables.proving import Rows, reconstruction, written_rows
 from seepage.attacks.tables.row_space import RowSpace
 from seepage.attacks.tables.settling import labels_of, settle
-from seepage.attacks.tables.sight import sight_of
+from seepage.attacks.tables.sight import Sight, sight_of
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Exchange, Knowledge, Modality, Reconstruction, UpdateKind
 
@@ -57,7 +57,7 @@ def read_rows(exchange: Exchange, known: Knowledge) -> Rows:
     sight = sight_of(exchange, known)
     space, front = sight.space, sight.front
     if sight.signals is not None:
-        return _by_signals(space, front, sight.signals, known, sight.factor)
+        return _by_signals(sight, sight.signals, known)
     if front.layer.followed_by_relu:
         model, gradient = sight.model, sight.gradient
         weight = model.get_parameter(front.layer.weight).detach()
@@ -75,15 +75,16 @@ def _spanned(space: RowSpace, front: Front, combined: Combinations) -> str:
     )
 
 
-def _by_signals(space: RowSpace, front: Front, signals: Signals, known: Knowledge, factor: float) -> Rows:
-    """factor: what the gradient must be multiplied by to be a sum over examples."""
+def _by_signals(sight: Sight, signals: Signals, known: Knowledge) -> Rows:
+    """What the server can compute of each row tells the rows, their labels, and how often they are there."""
+    space, front = sight.space, sight.front
     classes = max(2, known.input.num_classes)
     fit = by_signals(space, signals)
     placed, combined = place_all(space, front, fit, classes=classes, plausible=_plausible(front, known))
     if not len(placed):
         return _by_span(combined, space, front, known)
     settled = settle(placed, space, front, fit)
-    labels, counts = labels_of(settled, front, signals, classes=classes, factor=factor)
+    labels, counts = labels_of(settled, front, signals, classes=classes, factor=sight.factor, most=sight.most)
     raw = written_rows(front, settled.choices, settled.numbers, settled.error, known)
     return Rows(raw, labels, counts, settled.error, (_spanned(space, front, combined),))
 

@@ -18,6 +18,9 @@ from seepage.models.signals import BackwardSignals, draws_chances
 MOST_CLASSES = 32
 """Beyond so many, signals of every label are not tried. Cost: each label is a pass."""
 
+MOST_EXAMPLES = 10_000
+"""Where the client does not say how many it has. Cost: a row is written down as often as it is there."""
+
 
 @dataclass(frozen=True)
 class Sight:
@@ -30,6 +33,8 @@ class Sight:
     space: RowSpace
     signals: Signals | None
     """What rows send; None where the server cannot compute it: several steps, dropout, many classes."""
+    most: int
+    """How often a row can be there: not more often than there are examples."""
     factor: float
     """What the gradient must be multiplied by to be a sum over examples, where signals are known."""
 
@@ -50,9 +55,10 @@ def sight_of(exchange: Exchange, known: Knowledge) -> Sight:
             f"a batch norm in train mode behind '{front.layer.name}' takes the mean over the batch away, so "
             "that no row lies in the span of the gradient: 'tableak' searches instead."
         )
+    most = exchange.update.num_examples or MOST_EXAMPLES
     kappa = expected_kappa(exchange, known)
     one_step = gradient.steps == 1 and not draws_chances(model, known.local)
     if not one_step or gradient.scale is None or kappa is None or spec.num_classes > MOST_CLASSES:
-        return Sight(model, front, gradient, space, None, 0.0)
+        return Sight(model, front, gradient, space, None, most, 0.0)
     signals = BackwardSignals(model, front.layer, spec, loss=known.loss).at_all_rows
-    return Sight(model, front, gradient, space, signals, gradient.scale * kappa)
+    return Sight(model, front, gradient, space, signals, most, gradient.scale * kappa)

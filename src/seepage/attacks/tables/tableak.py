@@ -7,6 +7,7 @@ which give numbers to their last digit and a proof, if the categories are all ri
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
+from seepage.attacks import ATTACKS, Attack
+from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.inversion.categories import Categories
 from seepage.attacks.inversion.distances import DISTANCES
 from seepage.attacks.inversion.gradient_inversion import Begun, GradientInversion, Outcome
@@ -23,9 +26,7 @@ from seepage.attacks.inversion.problem import Problem
 from seepage.attacks.inversion.search import Solution
 from seepage.attacks.inversion.settings import assumed_training, check_settings, choose
 from seepage.attacks.inversion.solvers import adam
-from seepage.attacks.reading.exact_extraction import exact_extraction
 from seepage.attacks.tables.confirming import confirm, held_of, proven
-from seepage.attacks.tables.exact_table import exact_table
 from seepage.attacks.tables.held import Held, held_rows
 from seepage.attacks.tables.pooling import pool_restarts
 from seepage.attacks.tables.sight import Sight, sight_of
@@ -43,7 +44,7 @@ _CERTAIN = 20.0
 class TabLeak(GradientInversion):
     """A search for rows that begins with what is known and ends with a vote."""
 
-    read_first: bool = True
+    readers: Sequence[Attack] = ()
     """Read what can be read exactly, before anything is searched for."""
     held: Held | None = None
     """Rows that are known."""
@@ -61,7 +62,7 @@ class TabLeak(GradientInversion):
     def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
         self.check(exchange.broadcast.model, known)
         sight = _sight(exchange, known)
-        read = _read(exchange, known, self.budget) if self.read_first else None
+        read = _read(self.readers, exchange, known)
         n = exchange.update.num_examples
         if read is not None and (read.complete or _claims(read) == n):
             return read.with_notes("All rows were read exactly: nothing was searched for.")
@@ -162,12 +163,12 @@ def _chosen(outcome: Outcome) -> tuple[Tensor, Tensor]:
     return found.inputs[0].detach(), labels.argmax(-1) if labels.is_floating_point() else labels
 
 
-def _read(exchange: Exchange, known: Knowledge, budget: float | None) -> Reconstruction | None:
-    """Of what reads rows exactly, the answer that claims most. budget: seconds, half of which it may take."""
+def _read(readers: Sequence[Attack], exchange: Exchange, known: Knowledge) -> Reconstruction | None:
+    """Of what reads rows exactly, the answer that claims most."""
     found: list[Reconstruction] = []
-    for attack in (exact_table(), exact_extraction(budget=None if budget is None else budget / 2)):
+    for attack in readers:
         try:
-            found.append(attack.invert(exchange, known))
+            found.append(attack.reconstruct([exchange], known))
         except NotApplicable:
             continue
         if found[-1].complete:
@@ -216,13 +217,23 @@ def _together(found: Reconstruction, read: Reconstruction) -> Reconstruction:
     )
 
 
+def _reader(name: str, budget: float | None) -> Attack:
+    """An attack that reads updates, with half of the time where it takes a limit."""
+    factory = ATTACKS.find(name)
+    limited = budget is not None and "budget" in inspect.signature(factory).parameters
+    attack = factory(budget=budget / 2) if limited and budget is not None else factory()
+    if not isinstance(attack, PerUpdateAttack):
+        raise ValueError(f"read_first names {name}, which does not read single updates: take 'exact_table'.")
+    return attack
+
+
 def tableak(
     *,
     steps: int = 1500,
     step_size: float = 0.3,
     distance: str = "absolute",
     restarts: int = 5,
-    read_first: bool = True,
+    read_first: Sequence[str] = ("exact_table", "exact_extraction"),
     counts: Sequence[int] | None = None,
     budget: float | None = None,
     assume: Mapping[str, Any] | None = None,
@@ -233,16 +244,16 @@ def tableak(
     differences with signed steps, which gets further with fewer. Confidence is one minus the entropy of the
     restarts' votes.
 
-    read_first: rows that `exact_table` or `exact_extraction` read are held, and all of them make a search
-    needless. counts: numbers of examples to try where the update does not say. budget: seconds for the search
-    of each update. assume: local training to simulate where it is not granted, as {"lr": 0.1}.
+    read_first: attacks that read rows exactly: those they claim are held, and where they claim all of them
+    nothing is searched for. counts: numbers of examples to try where the update does not say. budget: seconds
+    for the search of each update. assume: local training to simulate where it is not granted, as {"lr": 0.1}.
     """
     check_settings(steps=steps, restarts=restarts, step_size=step_size, counts=counts, budget=budget)
     return TabLeak(
         distance=choose(DISTANCES, distance, "distance"),
         solver=adam(steps=steps, step_size=step_size, signed=True, halving=False),
         restarts=restarts,
-        read_first=read_first,
+        readers=[_reader(name, budget) for name in read_first],
         counts=counts,
         budget=budget,
         assumed=assumed_training(assume),
