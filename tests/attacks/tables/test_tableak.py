@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
+from seepage.attacks import ATTACKS
 from seepage.attacks.tables.confirming import confirm
 from seepage.attacks.tables.exact_table import exact_table
 from seepage.attacks.tables.held import Held, held_rows
@@ -16,7 +18,7 @@ from seepage.attacks.tables.pooling import pool_restarts
 from seepage.attacks.tables.settling import Settled, labels_of
 from seepage.attacks.tables.sight import sight_of
 from seepage.attacks.tables.tableak import TabLeak, tableak
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import NotApplicable, SeepageError
 from seepage.core.types import (
     Batch,
     Broadcast,
@@ -163,3 +165,10 @@ def test_a_row_cannot_be_there_more_often_than_there_are_examples() -> None:
     once = replace(settled, seen=seen * 1e-30)
     labels, counts = labels_of(once, sight.front, sight.signals, classes=2, factor=1.0, most=6)
     assert counts.tolist() == [1] * 6 and labels.tolist() == [0, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("name", sorted(set(ATTACKS) - {"adaptive"}))
+def test_embeddings_of_categories_end_no_audit(name: str) -> None:
+    """An attack that cannot work on them says so: a traceback of its check would end the whole audit."""
+    with contextlib.suppress(SeepageError):
+        ATTACKS[name]().check(network("embedding"), Knowledge(input=SPEC, local=LocalTraining()))
