@@ -211,9 +211,7 @@ def line(title: str, attack: str, cells: Sequence[Cell], seconds: float) -> str:
     if not done:
         return f"| {title} | {attack} | {cells[0].reason} | | | | | {seconds:.1f} |"
     if done[0].space != "input":
-        return (
-            f"| {title} | {attack} | reads features of '{done[0].space}', no rows | | | | | {seconds:.1f} |"
-        )
+        return f"| {title} | {attack} | features of '{done[0].space}', no rows | | | | | {seconds:.1f} |"
     columns = [column for cell in done for column in cell.columns]
     values = sum(column.examples for column in columns)
     right, usual = sum(c.right for c in columns) / values, sum(c.guessed for c in columns) / values
