@@ -18,30 +18,16 @@ from seepage.protocol.widening import model_placement
 PROVEN = 1e-5
 """Share of the update that a proven batch may leave: float32 leaves 1e-7 times the root of its widths, a
 year of age in one row of 32 about 5e-4."""
-BETWEEN = 0.25
-"""How far from a whole number a reading may lie. Derived: the mean of two neighbouring numbers lies at a
-half, that of three rows at a third."""
 SURE = 20.0
 """Deviations of a number's error that a claimed one leaves room for: smooth networks' own rounding, which the
 rest of the gradient does not show, made errors of up to 6 (GELU, tanh; Adult, seeds 0 and 2)."""
 
 
 @dataclass(frozen=True)
-class Written:
-    """Raw rows (k, D), numbers as finely as they are seen to be written."""
-
-    raw: Tensor
-    doubtful: Tensor
-    """(k,) bool: a whole number lies between two, as the mean of near copies does."""
-    open: Tensor
-    """(k,) bool: some number is not seen to be written in steps, so that a mean of copies would not show."""
-
-
-@dataclass(frozen=True)
 class Rows:
     """What was read of one update, before it is written down."""
 
-    written: Written
+    raw: Tensor
     """(k, D)"""
     labels: Tensor | None
     counts: Tensor | None
@@ -53,23 +39,17 @@ class Rows:
     """Every combination of categories in the span is one of these rows, as many as it has dimensions."""
 
 
-def written_rows(front: Front, choices: Tensor, numbers: Tensor, error: Tensor, known: Knowledge) -> Written:
-    """Rows with categories (k, groups) and numbers (k, J) of this error, in model units."""
+def written_rows(front: Front, choices: Tensor, numbers: Tensor, error: Tensor, known: Knowledge) -> Tensor:
+    """Raw rows, numbers as finely as they are seen to be written."""
     spec = known.input
     raw = front.rows(choices, numbers, spec)
     std = torch.ones(spec.shape[0]) if spec.std is None else torch.tensor(spec.std, dtype=torch.float64)
-    doubtful = torch.zeros(len(raw), dtype=torch.bool, device=raw.device)
-    open_ = doubtful.clone()
     for j, column in enumerate(front.number_columns.tolist()):
         off = error[:, j] * float(std[column])
         exact = written(raw[:, column], off, whole=column in spec.integer)
-        if exact is None:
-            open_[:] = True
-            continue
-        if column in spec.integer:
-            doubtful |= (raw[:, column] - exact).abs() > BETWEEN
-        raw[:, column] = exact
-    return Written(raw, doubtful, open_)
+        if exact is not None:
+            raw[:, column] = exact
+    return raw
 
 
 def _fine(rows: Rows, known: Knowledge) -> Tensor:
@@ -88,31 +68,35 @@ def _fine(rows: Rows, known: Knowledge) -> Tensor:
 
 def reconstruction(rows: Rows, exchange: Exchange, known: Knowledge) -> Reconstruction:
     """With the claims that the update of these rows, or the span alone, allows."""
-    spec, notes, raw = known.input, list(rows.notes), rows.written.raw
-    sure = _fine(rows, known) & ~rows.written.doubtful
-    proven, complete, label_counts = rows.all_in_span, None, None
+    spec, notes, fine, raw = known.input, list(rows.notes), _fine(rows, known), rows.raw
+    # A mean of rows that are nearly alike lies in the span as well: they must be as many as were declared.
+    proven = rows.all_in_span and len(raw) == exchange.update.num_examples
+    complete, label_counts = None, None
     if rows.labels is not None and rows.counts is not None and bool((rows.counts > 0).all()):
-        # rows that differ by less than the update shows are one row that is there twice, with the mean of
-        # their numbers
-        sure &= ~(rows.written.open & (rows.counts > 1))
-        merged = not bool((sure | (rows.counts == 1)).all())
-        raw, labels, sure = (t.repeat_interleave(rows.counts, dim=0) for t in (raw, rows.labels, sure))
+        several = rows.counts > 1
+        raw, labels, fine, several = (
+            t.repeat_interleave(rows.counts, dim=0) for t in (raw, rows.labels, fine, several)
+        )
         left = _left(raw, labels, exchange, known)
         proven = left is not None and left <= PROVEN
-        complete = proven and not merged
+        if proven and bool(several.any()) and not _copies_differ(raw, labels, several, exchange, known):
+            fine = fine & ~several
+            notes.append(
+                f"{int(several.sum())} row(s) seem to be copies, and are not claimed: rows that are nearly "
+                "alike would lead to the same update as copies of their mean."
+            )
+        complete = proven and bool(fine.all())
         if left is not None:
             notes.append(
                 f"The update of these rows differs from the one sent by {left:.1g} of it"
                 + (": rounding." if proven else ", more than rounding.")
             )
-        if proven and merged:
-            notes.append("Some rows are there more than once, or are several that hardly differ.")
         if proven:
             label_counts = torch.bincount(labels.cpu(), minlength=spec.num_classes)
     if label_counts is None:
         label_counts, more = counts_if_inferred(exchange, known)
         notes += more
-    claimed = sure & proven
+    claimed = fine & proven
     return Reconstruction(
         values=raw.float(),
         claimed=claimed.cpu(),
@@ -121,6 +105,30 @@ def reconstruction(rows: Rows, exchange: Exchange, known: Knowledge) -> Reconstr
         complete=complete,
         notes=tuple(notes),
     )
+
+
+def _copies_differ(
+    raw: Tensor, labels: Tensor, several: Tensor, exchange: Exchange, known: Knowledge
+) -> bool:
+    """Whether rows that are nearly alike would not have been proven in the place of copies (k,) of one.
+
+    Of each pair of copies one is moved up and one down, in one column of numbers, by as little as counts.
+    """
+    spec = known.input
+    std = spec.std or (1.0,) * spec.shape[0]
+    categorical = {column for group in spec.categories for column in group}
+    order = torch.arange(len(raw), device=raw.device)
+    side = torch.where(order % 2 == 0, 1.0, -1.0) * several  # copies stand next to each other
+    for column in range(spec.shape[0]):
+        if column in categorical:
+            continue
+        step = 1.0 if column in spec.integer else EXACT * std[column]
+        moved = raw.clone()
+        moved[:, column] += side * step
+        left = _left(moved, labels, exchange, known)
+        if left is None or left <= PROVEN:
+            return False
+    return True
 
 
 def _left(raw: Tensor, labels: Tensor, exchange: Exchange, known: Knowledge) -> float | None:
