@@ -16,7 +16,7 @@ from seepage.attacks.tables.combining import SAFE, in_span, with_numbers
 from seepage.attacks.tables.fitting import by_signals
 from seepage.attacks.tables.held import Held
 from seepage.attacks.tables.placing import ROUNDED, Placed
-from seepage.attacks.tables.proving import Rows, reconstruction, written_rows
+from seepage.attacks.tables.proving import Rows, explains, reconstruction, written_rows
 from seepage.attacks.tables.settling import labels_of, settle
 from seepage.attacks.tables.sight import Sight
 from seepage.core.types import Exchange, Knowledge, Reconstruction
@@ -83,4 +83,4 @@ def proven(found: Confirmed, sight: Sight, exchange: Exchange, known: Knowledge)
     )
     written = written_rows(front, settled.choices, settled.numbers, settled.error, known)
     answer = reconstruction(Rows(written, labels, counts, settled.error, ()), exchange, known)
-    return answer if answer.complete else None
+    return answer if explains(answer) else None

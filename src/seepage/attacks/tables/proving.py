@@ -18,6 +18,8 @@ from seepage.protocol.widening import model_placement
 PROVEN = 1e-5
 """Share of the update that a proven batch may leave: float32 leaves 1e-7 times the root of its widths, a
 year of age in one row of 32 about 5e-4."""
+EXPLAINING = 0.5
+"""Confidence in unclaimed rows that together explain the update; 0 where they do not."""
 SURE = 20.0
 """Deviations of a number's error that a claimed one leaves room for: smooth networks' own rounding, which the
 rest of the gradient does not show, made errors of up to 6 (GELU, tanh; Adult, seeds 0 and 2)."""
@@ -100,7 +102,8 @@ def reconstruction(rows: Rows, exchange: Exchange, known: Knowledge) -> Reconstr
     return Reconstruction(
         values=raw.float(),
         claimed=claimed.cpu(),
-        confidence=claimed.double().cpu(),
+        # rows that explain the update, but whose digits or copies are not vouched for, lie between
+        confidence=torch.where(claimed, 1.0, EXPLAINING if proven else 0.0).double().cpu(),
         label_counts=label_counts,
         complete=complete,
         notes=tuple(notes),
@@ -129,6 +132,12 @@ def _copies_differ(
         if left is None or left <= PROVEN:
             return False
     return True
+
+
+def explains(answer: Reconstruction) -> bool:
+    """Whether the rows of an answer made here lead to the update that was sent."""
+    sure = answer.confidence
+    return sure is not None and len(sure) > 0 and float(sure.min()) >= EXPLAINING
 
 
 def _left(raw: Tensor, labels: Tensor, exchange: Exchange, known: Knowledge) -> float | None:

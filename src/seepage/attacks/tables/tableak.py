@@ -27,8 +27,10 @@ from seepage.attacks.inversion.search import Solution
 from seepage.attacks.inversion.settings import assumed_training, check_settings, choose
 from seepage.attacks.inversion.solvers import adam
 from seepage.attacks.tables.confirming import confirm, held_of, proven
+from seepage.attacks.tables.exact_table import ExactTable
 from seepage.attacks.tables.held import Held, held_rows
 from seepage.attacks.tables.pooling import pool_restarts
+from seepage.attacks.tables.proving import explains
 from seepage.attacks.tables.sight import Sight, sight_of
 from seepage.core.errors import NotApplicable
 from seepage.core.progress import Clock
@@ -62,9 +64,9 @@ class TabLeak(GradientInversion):
     def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
         self.check(exchange.broadcast.model, known)
         sight = _sight(exchange, known)
-        read = _read(self.readers, exchange, known)
+        read, whole = _read(self.readers, exchange, known)
         n = exchange.update.num_examples
-        if read is not None and (read.complete or _claims(read) == n):
+        if read is not None and (read.complete or _claims(read) == n or (len(read) == n and whole)):
             return read.with_notes("All rows were read exactly: nothing was searched for.")
         if read is not None and sight is None and len(read) == n and read.complete is None:
             return read.with_notes(
@@ -163,17 +165,19 @@ def _chosen(outcome: Outcome) -> tuple[Tensor, Tensor]:
     return found.inputs[0].detach(), labels.argmax(-1) if labels.is_floating_point() else labels
 
 
-def _read(readers: Sequence[Attack], exchange: Exchange, known: Knowledge) -> Reconstruction | None:
-    """Of what reads rows exactly, the answer that claims most."""
+def _read(
+    readers: Sequence[Attack], exchange: Exchange, known: Knowledge
+) -> tuple[Reconstruction | None, bool]:
+    """Of what reads rows exactly, the answer that claims most, and whether it explains the whole update."""
     found: list[Reconstruction] = []
     for attack in readers:
         try:
             found.append(attack.reconstruct([exchange], known))
         except NotApplicable:
             continue
-        if found[-1].complete:
-            return found[-1]
-    return max(found, key=_claims, default=None)
+        if found[-1].complete or (isinstance(attack, ExactTable) and explains(found[-1])):
+            return found[-1], True
+    return max(found, key=_claims, default=None), False
 
 
 def _claims(read: Reconstruction) -> int:
