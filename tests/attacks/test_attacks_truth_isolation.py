@@ -21,6 +21,7 @@ from seepage.attacks.closed_form.patch_embedding import PatchEmbedding
 from seepage.attacks.closed_form.recursive_inversion import RecursiveInversion
 from seepage.attacks.features.feature_inversion import FeatureInversion
 from seepage.attacks.tables.exact_table import ExactTable
+from seepage.attacks.tables.tableak import TabLeak
 from seepage.attacks.text.embedding_rows import EmbeddingRows
 from seepage.attacks.text.exact_text import ExactText
 from seepage.core.types import (
@@ -49,6 +50,7 @@ QUICK: dict[str, dict[str, Any]] = {
         "feature_inversion",
         "see_through_gradients",
         "tag",
+        "tableak",
     )
 }
 """Settings that make slow attacks quick; the default settings of the others are used."""
@@ -120,8 +122,8 @@ def _texts(attack: Attack) -> tuple[nn.Module, InputSpec, list[Batch], Batch] | 
 
 
 def _rows(attack: Attack) -> tuple[nn.Module, InputSpec, list[Batch], Batch] | None:
-    """A small table with two categories, for the attack that reads those."""
-    if not isinstance(attack, ExactTable):
+    """A small table with two categories, for the attacks on those."""
+    if not isinstance(attack, ExactTable | TabLeak):
         return None
     spec = InputSpec(
         modality=Modality.TABULAR,

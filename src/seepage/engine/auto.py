@@ -20,6 +20,7 @@ from seepage.record import ADAPTIVE, BASELINE, AttackRef, NotTried, RunFolder
 
 SEARCHES_IN_ORDER = (
     "tag",
+    "tableak",
     "feature_inversion",
     "inverting_gradients",
     "see_through_gradients",

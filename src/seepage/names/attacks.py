@@ -31,6 +31,7 @@ ATTACKS: dict[str, Entry] = {
     "embedding_rows": _attack("seepage.attacks.text.embedding_rows:embedding_rows"),
     "exact_text": _attack("seepage.attacks.text.exact_text:exact_text"),
     "exact_table": _attack("seepage.attacks.tables.exact_table:exact_table"),
+    "tableak": _attack("seepage.attacks.tables.tableak:tableak"),
     "trap_weights": _attack("seepage.attacks.traps.trap_weights:trap_weights", "craft_weights"),
     "quantile_traps": _attack("seepage.attacks.traps.quantile_traps:quantile_traps", "craft_weights"),
     "shifted_rows": _attack(

@@ -11,6 +11,7 @@ from torch import Tensor
 from seepage.attacks.inversion.distances import (
     DISTANCES,
     LAYER_WEIGHTS,
+    absolute,
     cosine,
     euclidean,
     l1_l2,
@@ -52,13 +53,14 @@ def test_distances_equal_those_of_the_concatenated_vectors() -> None:
     assert cosine(a, b).item() == pytest.approx(1 - torch.cosine_similarity(x, y, dim=0).item())
     assert euclidean(a, b).item() == pytest.approx(((x - y).norm() / y.norm()).item() ** 2)
     l1 = (x - y).abs().sum() / y.abs().sum()
+    assert absolute(a, b).item() == pytest.approx(l1.item())
     assert l1_l2(a, b, alpha=0.3).item() == pytest.approx((euclidean(a, b) + 0.3 * l1).item())
 
 
 @pytest.mark.parametrize("name", DISTANCES)
 def test_layer_weights_equal_scaled_layers(name: str) -> None:
     a, b, weights = tensors(0), tensors(1), [1.0, 4.0, 0.25]
-    power = [w if name == "l1" else math.sqrt(w) for w in weights]
+    power = [w if name == "absolute" else math.sqrt(w) for w in weights]
     if name == "l1_l2":
         expected = l1_l2(a, b, weights, alpha=0.0) + 0.1 * sum(
             w * (x - y).abs().sum() for w, x, y in zip(weights, a, b, strict=True)

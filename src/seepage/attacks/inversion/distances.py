@@ -70,9 +70,17 @@ def l1_l2(simulated: Tensors, observed: Tensors, weights: Weights = None, *, alp
     >>> round(l1_l2([torch.tensor([1.0, 2.0])], [torch.tensor([0.0, 2.0])]).item(), 4)
     0.3
     """
+    return euclidean(simulated, observed, weights) + alpha * absolute(simulated, observed, weights)
+
+
+def absolute(simulated: Tensors, observed: Tensors, weights: Weights = None) -> Tensor:
+    """|simulated - observed|_1 / |observed|_1: the faint neurons count as much as the loud ones.
+
+    >>> absolute([torch.tensor([1.0, 2.0])], [torch.tensor([0.0, 2.0])]).item()
+    0.5
+    """
     difference = _total([(a - b).abs().sum() for a, b in zip(simulated, observed, strict=True)], weights)
-    length = _total([b.abs().sum() for b in observed], weights)
-    return euclidean(simulated, observed, weights) + alpha * difference / length
+    return difference / _total([b.abs().sum() for b in observed], weights)
 
 
 def pull_of(distance: Distance, observed: Tensors, weights: Weights = None) -> Pull:
@@ -126,7 +134,12 @@ def _dot(a: Tensors, b: Tensors, weights: Weights) -> Tensor:
     return _total([torch.dot(x.flatten(), y.flatten()) for x, y in zip(a, b, strict=True)], weights)
 
 
-DISTANCES: dict[str, Distance] = {"cosine": cosine, "euclidean": euclidean, "l1_l2": l1_l2}
+DISTANCES: dict[str, Distance] = {
+    "cosine": cosine,
+    "euclidean": euclidean,
+    "l1_l2": l1_l2,
+    "absolute": absolute,
+}
 
 
 def equal_layers(count: int) -> Weights:

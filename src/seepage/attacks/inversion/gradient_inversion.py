@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seepage.attacks.base import Around, PerUpdateAttack
-from seepage.attacks.inversion.categories import categories_of
+from seepage.attacks.inversion.categories import Categories, categories_of
 from seepage.attacks.inversion.diagnosis import Match, check_signal, notes_after, notes_before
 from seepage.attacks.inversion.distances import Distance, Weights, cosine, equal_layers
 from seepage.attacks.inversion.embeddings import embedding_name, look_up
@@ -51,7 +51,17 @@ Tested: test_constants_of_inversion_lie_on_a_plateau."""
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class Begun:
+    """Where a search begins."""
+
+    start: Candidates
+    hold: Callable[[Tensor], Tensor]
+    """Keeps candidates where they may be."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
     """The search for one assumed number of examples."""
 
     problem: Problem
@@ -107,7 +117,7 @@ class GradientInversion(PerUpdateAttack):
         """Search for every count in question and keep the one that explains the update best."""
         counts, count_notes = _counts(exchange, known, self.counts)
         clock = Clock(seconds=self.budget)
-        outcomes: list[_Outcome] = []
+        outcomes: list[Outcome] = []
         for number, count in enumerate(counts):
             problem = pose_problem(exchange, known, num_examples=count, assumed=self.assumed)
             check_signal(problem)
@@ -116,30 +126,31 @@ class GradientInversion(PerUpdateAttack):
         if len(counts) > 1:
             fits = ", ".join(f"{o.problem.num_examples}: {o.value:.3g}" for o in outcomes)
             count_notes += (f"Numbers of examples were tried by final objective ({fits}).",)
-        return _reconstruction(chosen, count_notes)
+        return self._told(chosen, count_notes)
 
-    def _search(self, problem: Problem, clock: Clock) -> _Outcome:
+    def _search(self, problem: Problem, clock: Clock) -> Outcome:
         generator = torch.Generator().manual_seed(problem.known.seed)
-        labels = start_labels(problem, self.labels, restarts=self.restarts, generator=generator)
-        start = Candidates(self.start(problem, self.restarts, generator), labels.labels)
         categories = categories_of(problem)
+        begun = self._begun(problem, categories, generator)
+        start = begun.start
         with _as_clients_train(problem):
             matching = self._matching(problem, categories.start(start))
 
             def searched(
-                priors: Sequence[PriorFactory], solver: Solver, begun: Candidates, part: Clock
+                priors: Sequence[PriorFactory], solver: Solver, first: Candidates, part: Clock
             ) -> tuple[Solution, Checkpoint]:
                 built = [prior for factory in priors if (prior := factory(problem)) is not None]
                 objective = categories.searched(sum_of(matching, built, relative=self.relative_priors))
-                checkpoint = Checkpoint(lambda: _identity(problem, objective, begun))
+                checkpoint = Checkpoint(lambda: _identity(problem, objective, first))
                 search = Search(
-                    project=categories.project,
+                    project=begun.hold,
                     unit=problem.unit,
                     clock=part,
                     generator=generator,
                     checkpoint=checkpoint,
                 )
-                return categories.ended(solver(objective, begun, search)), checkpoint
+                ended = self._ended(solver(objective, first, search), categories, matching)
+                return ended, checkpoint
 
             priors: Sequence[PriorFactory] = self.priors
             tuned: tuple[str, ...] = ()
@@ -148,14 +159,37 @@ class GradientInversion(PerUpdateAttack):
                 def short(rival: Rival, solver: Solver, part: Clock) -> Solution:
                     return searched((*self.priors, *rival.priors), solver, start.restart(0), part)[0]
 
-                begun = float(matching(categories.start(start.restart(0))).values[0])
-                rival, clock, tuned = self.rivals.choose(problem.model, short, matching, clock, begun=begun)
+                before = float(matching(categories.start(start.restart(0))).values[0])
+                rival, clock, tuned = self.rivals.choose(problem.model, short, matching, clock, begun=before)
                 priors = (*priors, *rival.priors)
             solution, checkpoint = searched(priors, self.solver, start, clock)
             match = _match(problem, matching, categories.start(start), solution)
-        before = (*labels.notes, *notes_before(problem), *categories.notes, *tuned)
-        notes = (*before, *solution.notes, *checkpoint.notes)
-        return _Outcome(problem, solution, match, notes)
+        said = (*begun.notes, *notes_before(problem), *categories.notes, *tuned)
+        notes = (*said, *solution.notes, *checkpoint.notes)
+        return Outcome(problem, solution, match, notes)
+
+    def _begun(self, problem: Problem, categories: Categories, generator: torch.Generator) -> Begun:
+        labels = start_labels(problem, self.labels, restarts=self.restarts, generator=generator)
+        start = Candidates(self.start(problem, self.restarts, generator), labels.labels)
+        return Begun(start, categories.project, labels.notes)
+
+    def _ended(self, solution: Solution, categories: Categories, matching: Objective) -> Solution:
+        """What is made of where the solver ended; the one of least value is given."""
+        return categories.ended(solution)
+
+    def _told(self, outcome: Outcome, notes: tuple[str, ...]) -> Reconstruction:
+        """What is said of the search that explains the update best."""
+        problem, solution = outcome.problem, outcome.solution
+        inputs = solution.candidates.inputs[outcome.match.chosen].detach()
+        labels = solution.candidates.labels[outcome.match.chosen]
+        values, decoded = _decoded(problem, inputs)
+        return Reconstruction(
+            values=values,
+            model_units=problem.known.normalised,
+            confidence=solution.confidence,
+            label_counts=label_counts(labels, problem.spec.num_classes),
+            notes=(*notes, *outcome.notes, *notes_after(problem, solution, outcome.match), *decoded),
+        )
 
     def _matching(self, problem: Problem, start: Candidates) -> Objective:
         weights = self.layer_weights(len(problem.observed))
@@ -231,26 +265,13 @@ def _counts(
         ) from None
 
 
-def choose_count(outcomes: Sequence[_Outcome]) -> _Outcome:
+def choose_count(outcomes: Sequence[Outcome]) -> Outcome:
     """The smallest count that fits nearly as well as the best one."""
     best = min(o.value for o in outcomes)
     # rounding alone moves 1 - cos by a few eps, below 0 even
     rounding = 10 * torch.finfo(outcomes[0].solution.values.dtype).eps
     fitting = [o for o in outcomes if o.value <= best + (SAME_FIT - 1) * abs(best) + rounding]
     return min(fitting or outcomes, key=lambda o: o.problem.num_examples)
-
-
-def _reconstruction(outcome: _Outcome, notes: tuple[str, ...]) -> Reconstruction:
-    problem, solution = outcome.problem, outcome.solution
-    inputs = solution.candidates.inputs[outcome.match.chosen].detach()
-    labels = solution.candidates.labels[outcome.match.chosen]
-    values, decoded = _decoded(problem, inputs)
-    return Reconstruction(
-        values=values,
-        model_units=problem.known.normalised,
-        label_counts=label_counts(labels, problem.spec.num_classes),
-        notes=(*notes, *outcome.notes, *notes_after(problem, solution, outcome.match), *decoded),
-    )
 
 
 def _decoded(problem: Problem, inputs: Tensor) -> tuple[Tensor, tuple[str, ...]]:

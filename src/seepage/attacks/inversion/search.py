@@ -71,6 +71,8 @@ class Solution:
     stopped: str
     """Why before the last step: plateau, budget, solved, or nothing."""
     notes: tuple[str, ...] = ()
+    confidence: Tensor | None = None
+    """(n,) of each example, from 0 to 1, where restarts have told."""
 
 
 Solver = Callable[[Objective, Candidates, Search], Solution]

@@ -1,1 +1,1 @@
-"""Tables: whole rows read from the span of a gradient."""
+"""Tables: whole rows read from the span of a gradient, or searched for."""

@@ -43,7 +43,7 @@ class Combinations:
 
 def combine(space: RowSpace, front: Front) -> Combinations:
     """All combinations in the span; NotApplicable where there are too many, or none."""
-    tolerance = min(0.1, max(SAFE * space.noise, 1e-7))
+    tolerance = _tolerance(space)
     order = _order(space, front, tolerance)
     chosen = torch.zeros(1, 0, dtype=torch.long, device=space.rows.device)
     for depth in range(1, len(order) + 1):
@@ -61,7 +61,20 @@ def combine(space: RowSpace, front: Front) -> Combinations:
             "'inverting_gradients' searches instead."
         )
     back = torch.tensor(order, device=chosen.device).argsort()
-    return _with_numbers(space, front, chosen[:, back], tolerance)
+    return with_numbers(space, front, chosen[:, back])
+
+
+def in_span(space: RowSpace, front: Front, choices: Tensor) -> Tensor:
+    """(k,) bool: whether categories (k, groups) are those of some row in the span, as far as they tell."""
+    tolerance = _tolerance(space)
+    places = _places(space, front, list(range(len(front.categories))))
+    words = [category.words[choices[:, g]] for g, category in enumerate(front.categories)]
+    if space.biased:
+        words.append(space.rows.new_ones(len(choices), 1))
+    read = torch.cat(words, dim=1)
+    far = (read @ _outside(space.rows[places], tolerance)).norm(dim=1)
+    near: Tensor = far <= tolerance * read.norm(dim=1)
+    return near
 
 
 def _order(space: RowSpace, front: Front, tolerance: float) -> list[int]:
@@ -122,7 +135,13 @@ def _outside(part: Tensor, tolerance: float) -> Tensor:
     return outside
 
 
-def _with_numbers(space: RowSpace, front: Front, choices: Tensor, tolerance: float) -> Combinations:
+def _tolerance(space: RowSpace) -> float:
+    return min(0.1, max(SAFE * space.noise, 1e-7))
+
+
+def with_numbers(space: RowSpace, front: Front, choices: Tensor) -> Combinations:
+    """The numbers that lie in the span with these categories (k, groups)."""
+    tolerance = _tolerance(space)
     places = _places(space, front, list(range(len(front.categories))))
     values = [category.words[choices[:, g]] for g, category in enumerate(front.categories)]
     if space.biased:

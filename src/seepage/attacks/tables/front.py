@@ -122,7 +122,12 @@ def _front(model: nn.Module, spec: InputSpec, layer: LinearLayer) -> Front | str
         return "reads mixtures of columns"
     places = moved.nonzero().squeeze(1)
     front = Front(
-        layer, tuple(categories), torch.tensor(numbers, device=base.device), places, base, slopes[places]
+        layer,
+        tuple(categories),
+        torch.tensor(numbers, dtype=torch.long, device=base.device),
+        places,
+        base,
+        slopes[places],
     )
     if numbers and int(torch.linalg.matrix_rank(front.slopes)) < len(numbers):
         return "does not read every column"

@@ -47,6 +47,8 @@ def settle(placed: Placed, space: RowSpace, front: Front, fit: Fit) -> Settled:
             best, least = numbers, min(least, solved.left)
         elif solved.left > 2 * least or not bool(solved.numbers.isfinite().all()):
             break
+        if not numbers.numel():  # categories alone
+            break
         step = float((solved.numbers - numbers).abs().max())
         numbers = solved.numbers
         if step <= 1e-12 * max(1.0, float(numbers.abs().max())):
@@ -86,12 +88,12 @@ def _solved(placed: Placed, wanted: Tensor, space: RowSpace, front: Front, fit: 
 
 
 def labels_of(
-    settled: Settled, front: Front, signals: Signals, *, classes: int, factor: float
+    settled: Settled, front: Front, signals: Signals, *, classes: int, factor: float, most: int
 ) -> tuple[Tensor, Tensor]:
     """(k,) each row's label, and how often it is in the batch: a whole number, which a wrong label does not
     give; 0 where none fits.
 
-    factor: what the gradient must be multiplied by to be a sum over examples.
+    factor: what the gradient must be multiplied by to be a sum over examples. most: how many there can be.
     """
     seen = settled.seen * factor
     features = front.features(settled.choices, settled.numbers)
@@ -107,6 +109,6 @@ def labels_of(
         order = off[:, row] + (ratio[:, row] - ratio[:, row].round().clamp_min(1)).abs()
         label = int(order.argmin())
         count = float(ratio[label, row])
-        if abs(count - round(count)) <= _WHOLE * max(1.0, count) and round(count) >= 1:
+        if 0.5 < count < most + 0.5 and abs(count - round(count)) <= _WHOLE * max(1.0, count):
             labels[row], counts[row] = label, round(count)
     return labels, counts

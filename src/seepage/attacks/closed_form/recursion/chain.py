@@ -92,8 +92,10 @@ def _unseen(before: Tensor, after: Tensor, where: str) -> list[Step]:
     """Activations called as functions leave no module behind; anything else breaks the chain."""
     if same_values(before, after):
         return []
-    if len(before) == len(after) and before.flatten(1).shape == after.flatten(1).shape:
-        step = functional_step(before.flatten(1), after.flatten(1))
+    # what an embedding is given has one index an example, and no second dimension to flatten
+    one, other = before.reshape(len(before), -1), after.reshape(len(after), -1)
+    if one.shape == other.shape:
+        step = functional_step(one, other)
         if step is not None:
             return [step]
     raise NotApplicable(

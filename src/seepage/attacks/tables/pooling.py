@@ -1,0 +1,88 @@
+"""Several restarts of one search made into one table: they vote, without any look at the truth.
+
+TabLeak (Vero et al. 2023, Section 4.2): the rows of each restart are matched with those of the best one, a
+category is the one that most restarts have, a number the median. Where restarts disagree, the entropy of
+their votes is high, which says how far a row can be believed (Section 4.3).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+NEAR = 0.319
+"""Numbers that are nearer than this, in spreads of their column, count as the same. Paper: Vero et al. 2023,
+Section 5, who count them as right."""
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """One table out of several restarts."""
+
+    rows: Tensor
+    """(n, D)"""
+    confidence: Tensor
+    """(n,) one minus the mean entropy of the votes, as a share of the largest there can be."""
+
+
+def pool_restarts(
+    restarts: Tensor, labels: Tensor, groups: tuple[tuple[int, ...], ...], *, best: int, unit: float
+) -> Pooled:
+    """(R, n, D) rows, whose likeliest category of each group counts, and (R, n) labels, to one table.
+
+    best: the restart whose order of rows and labels is kept. unit: a number's spread.
+
+    >>> rows = torch.tensor([[[1.0, 0.0, 5.0], [0.0, 1.0, 1.0]], [[0.0, 1.0, 1.2], [1.0, 0.0, 5.2]]])
+    >>> found = pool_restarts(rows, torch.zeros(2, 2), ((0, 1),), best=0, unit=1.0)
+    >>> found.rows[:, 2].tolist(), found.confidence.tolist()
+    ([5.0, 1.0], [1.0, 1.0])
+    """
+    restarts = restarts.clone()
+    for group in groups:
+        chosen = restarts[..., list(group)].argmax(-1)
+        restarts[..., list(group)] = torch.nn.functional.one_hot(chosen, len(group)).to(restarts)
+    grouped = {column for group in groups for column in group}
+    numbers = [column for column in range(restarts.shape[-1]) if column not in grouped]
+    aligned = torch.stack(
+        [
+            _aligned(restarts[best], labels[best], r, y, groups, numbers, unit)
+            for r, y in zip(restarts, labels, strict=True)
+        ]
+    )
+    rows, unsure = restarts[best].clone(), []
+    for group in groups:
+        votes = aligned[..., list(group)].mean(0)  # (n, K) shares
+        rows[:, list(group)] = torch.nn.functional.one_hot(votes.argmax(1), len(group)).to(rows)
+        unsure.append(torch.special.entr(votes).sum(1))
+    for column in numbers:
+        values = aligned[..., column]  # (R, n)
+        middle = values.median(0).values
+        rows[:, column] = middle
+        same = ((values - middle).abs() <= NEAR * unit).double().mean(0)
+        # those apart from the median are each alone
+        unsure.append(torch.special.entr(same) + (1 - same) * math.log(len(aligned)))
+    entropy = torch.stack([u.double() for u in unsure]).mean(0) / max(math.log(len(aligned)), 1e-9)
+    return Pooled(rows, (1 - entropy).clamp(0, 1))
+
+
+def _aligned(
+    base: Tensor,
+    base_labels: Tensor,
+    rows: Tensor,
+    labels: Tensor,
+    groups: tuple[tuple[int, ...], ...],
+    numbers: list[int],
+    unit: float,
+) -> Tensor:
+    """`rows` in the order of `base` that has most values in common, each with a row of its label."""
+    cost = (base_labels[:, None] != labels[None]).double() * (len(groups) + len(numbers))
+    for group in groups:
+        cost += 1 - base[:, list(group)].double() @ rows[:, list(group)].double().T
+    for column in numbers:
+        cost += ((base[:, None, column] - rows[None, :, column]).abs() / unit).double().clamp_max(1.0)
+    _, order = linear_sum_assignment(cost.cpu().numpy())
+    return rows[torch.from_numpy(order).to(rows.device)]
