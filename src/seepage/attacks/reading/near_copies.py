@@ -55,7 +55,7 @@ class NearCopies:
             self.apart[c] = precise.at_all_rows(x + moved, y) - precise.at_all_rows(x - moved, y)
 
     def told(self, dtype: torch.dtype) -> Tensor:
-        """(c, k) bool: if they differ in column c, the two have signals at its row that differ in this type."""
+        """(c, k) bool: if they differ in column c, the two have other signals at its row in this type."""
         told = torch.zeros(len(self.columns), self.count, dtype=torch.bool, device=self.row.device)
         at = self.row.unsqueeze(1)
         own = self.signal.gather(1, at).squeeze(1).abs()

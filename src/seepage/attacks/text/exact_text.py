@@ -27,7 +27,6 @@ from seepage.models.blocks import attention_of, blocks_of, reading_points
 from seepage.protocol import training_mode
 from seepage.protocol.losses import NEXT_TOKEN
 
-
 _TIMES = 10.0
 """How much more than what is left a token's share of the update must be. Derived: `peeling.BEYOND`, ten root
 mean squares."""

@@ -47,7 +47,7 @@ class SignalSpan:
         self._sizes, self._residual = sizes[kept], residual
 
     def outside(self, columns: Tensor) -> Tensor:
-        """(c,) how much of a step in each of these columns of the weight lies beside what the examples span."""
+        """(c,) how much of a step in each of these columns lies beside what the examples span."""
         assert self.basis is not None
         rows = self._residual.weight[self.index][:, columns].double() * self._residual.factor  # (r, c)
         inside = (rows.T @ self.basis / self._sizes).square().sum(1)
