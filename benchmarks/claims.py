@@ -12,9 +12,9 @@ were developed on seeds below 9000, from 15000 to 15999 and from 20000 to 20999;
 and 41000 were looked at while they were made.
 
 `LIMITS` cannot be told from honest batches and show what is left, apart from the sums: every example has a
-near copy, the client counts each pair once, and either weight differences are sent and all copies are an even
-number of grey steps apart, or no neuron is alone and no copy fires another one. There a claim takes the
-declared number at its word.
+near copy, the client counts each pair once, and either all copies are an even number of grey steps apart and
+weight differences are sent or the layer has no bias, or no neuron is alone and no copy fires another one.
+There a claim takes the declared number at its word.
 """
 
 from __future__ import annotations
@@ -125,7 +125,6 @@ KINDS: dict[str, Kind] = {
     "no b. pairs": Kind(bias=False, alike=10),
     "no b. even": Kind(bias=False, alike=10, steps=2),
     "no b. e. undecl.": Kind(bias=False, alike=10, steps=2, declared=0.0),
-    "no b. e., half": Kind(bias=False, alike=10, steps=2, declared=0.5),
     "fedavg even few": Kind(alike=4, steps=2, local=FEDAVG),
     "fedavg even": Kind(alike=10, steps=2, local=FEDAVG),
     "fedavg e. und.": Kind(alike=10, steps=2, declared=0.0, local=FEDAVG),
@@ -145,6 +144,7 @@ KINDS: dict[str, Kind] = {
     "unm. trained": Kind(hidden=DEEP, normalised=True, trained=50),
 }
 LIMITS: dict[str, Kind] = {
+    "no b. e., half": Kind(bias=False, alike=10, steps=2, declared=0.5),
     "fedavg e., half": Kind(alike=10, steps=2, declared=0.5, local=FEDAVG),
     "unm. p., half": Kind(hidden=DEEP, normalised=True, alike=10, declared=0.5),
 }
