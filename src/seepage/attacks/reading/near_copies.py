@@ -65,7 +65,8 @@ class NearCopies:
 
     def shown(self, span: SignalSpan) -> bool:
         """Whether the rank of the gradient would be larger, if each of them were such a mean."""
-        if span.basis is None:
+        # Behind a pass-through what the layer reads has other columns than what was decoded.
+        if span.basis is None or int(self.columns.max()) >= span.columns:
             return False
         d = self.apart[:, :, span.index]  # (c, s, r)
         beside = (d - (d @ span.basis) @ span.basis.T).norm(dim=2)  # of what the gradient holds anyway
