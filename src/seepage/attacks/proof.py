@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -17,7 +18,7 @@ def shares(exchange: Exchange, known: Knowledge, batch: Batch) -> Tensor:
 
     def size(of: Batch) -> float:
         sent = local_update(exchange.broadcast, of, local).tensors.values()
-        return float(sum(float(t.double().square().sum()) for t in sent)) ** 0.5
+        return math.sqrt(sum(float(t.double().square().sum()) for t in sent))
 
     whole = size(batch) * (1 if known.loss.endswith("_sum") else len(batch))
     own = [size(batch.select(slice(i, i + 1))) for i in range(len(batch))]

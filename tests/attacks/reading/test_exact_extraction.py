@@ -89,7 +89,7 @@ def test_an_example_that_fires_nowhere_is_said_to_leave_no_trace() -> None:
 def test_copies_of_one_example_are_counted_with_their_labels(
     labels: tuple[int, int], eight_bit: bool
 ) -> None:
-    """On an alphabet, and with other labels. Else two nearly alike examples look like copies of their mean."""
+    """On an alphabet, with other labels. Else two nearly alike examples look like copies of their mean."""
     model, batch, spec = patterned([[0], [0], [0, 1], [0, 1]], 2)
     three = torch.tensor([labels[0], int(batch.labels[1]), labels[1]])
     inputs = (batch.inputs * 255).round() / 255 if eight_bit else batch.inputs

@@ -58,11 +58,13 @@ def test_exactly_k_of_a_hand_built_batch_are_recoverable() -> None:
     for example, pixel in enumerate((0, 1, 2, 3, 3)):
         raw[example, pixel] = 0.9 - 0.05 * example
     batch = Batch(raw.view(5, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1]))
-    sent = local_update(Broadcast(model), batch, LocalTraining())
-    seen = Exchange(broadcast=Broadcast(model), update=sent, clients=(0,), secret=Secret(layer="1"))
-    result = read_bait(seen, knowing(spec), find_reader("rows"))
-    assert found_examples(result.values, batch.inputs).tolist() == [True, True, True, False, False]
-    assert result.claimed is not None and int(result.claimed.sum()) == 3
+    # Four values say nothing against near copies of each; a loss that is a sum does not leave that open.
+    for loss, claimed in (("cross_entropy", 0), ("cross_entropy_sum", 3)):
+        sent = local_update(Broadcast(model), batch, LocalTraining(loss=loss))
+        seen = Exchange(broadcast=Broadcast(model), update=sent, clients=(0,), secret=Secret(layer="1"))
+        result = read_bait(seen, replace(knowing(spec), loss=loss), find_reader("rows"))
+        assert found_examples(result.values, batch.inputs).tolist() == [True, True, True, False, False]
+        assert result.claimed is not None and int(result.claimed.sum()) == claimed
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -155,7 +157,8 @@ def test_the_scale_is_tuned_over_rounds_from_what_gradients_show() -> None:
     for trial, exchange in zip(last.tried, played.exchanges, strict=False):
         fired = activations(exchange.broadcast.model, "1", batch.inputs)
         assert trial.active == pytest.approx(float(fired.any(dim=0).float().mean()))
-        assert trial.found == int(lonely(fired).sum())
+        alone = int(lonely(fired).sum())
+        assert trial.found == alone or (trial.found == 0 and alone == 1)  # one of 64 values proves too little
     assert result.source is not None and set(result.source.tolist()) <= {0, 1, 2, 3}
     # The same batch in every round: what several rounds show is reported once.
     assert result.claimed is not None and result.label_counts is None

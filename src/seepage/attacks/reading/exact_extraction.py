@@ -204,7 +204,7 @@ def _peeled(
 
 
 def _by_alphabet(peeling: Peeling, exchange: Exchange, outcome: Outcome) -> ByAlphabet | None:
-    """What needs no backward signal. Where signals did not show that each is one example, a number does not."""
+    """What needs no backward signal; unclaimed where signals did not show that each is one example."""
     residual, moved = peeling.residual, None
     if exchange.update.kind is UpdateKind.DELTA:
         moved = (residual.weight, residual.bias)

@@ -55,7 +55,7 @@ class NearCopies:
             self.apart[c] = precise.at_all_rows(x + moved, y) - precise.at_all_rows(x - moved, y)
 
     def told(self, dtype: torch.dtype) -> Tensor:
-        """(c, k) bool: if they differ in column c, the two have signals at its row that differ in this type."""
+        """(c, k) bool: if they differ in column c, the two have other signals at its row in this type."""
         told = torch.zeros(len(self.columns), self.count, dtype=torch.bool, device=self.row.device)
         at = self.row.unsqueeze(1)
         own = self.signal.gather(1, at).squeeze(1).abs()
@@ -65,7 +65,8 @@ class NearCopies:
 
     def shown(self, span: SignalSpan) -> bool:
         """Whether the rank of the gradient would be larger, if each of them were such a mean."""
-        if span.basis is None:
+        # Behind a pass-through what the layer reads has other columns than what was decoded.
+        if span.basis is None or int(self.columns.max()) >= span.columns:
             return False
         d = self.apart[:, :, span.index]  # (c, s, r)
         beside = (d - (d @ span.basis) @ span.basis.T).norm(dim=2)  # of what the gradient holds anyway

@@ -127,11 +127,11 @@ class _Case:
 
 
 def _believed_on_grid(case: _Case) -> bool:
-    """Whether the declared number is that of the update, and neither products nor the rank speak against it."""
+    """Whether the declared number is that of the update, and neither products nor rank speak against it."""
     received, counted = case.received, case.counted
     if not case.declared:
-        # Clipping changes the factor, but not the rank.
-        return received.number is not None and not case.seen and received.span().rank == received.number
+        # Clipping changes the factor and leaves no products, but it does not change the rank.
+        return received.number is not None and received.span().rank == received.number
     if case.seen:
         return speaks_for(counted.evidence[counted.lone]) or _would_show(case)
     return received.number is None or received.span().rank <= received.number

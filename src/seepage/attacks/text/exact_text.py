@@ -29,7 +29,6 @@ from seepage.models.hugging_face import is_adapted
 from seepage.protocol import training_mode
 from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, PER_TOKEN, TOKEN_CLASS
 
-
 _TIMES = 10.0
 """How much more than what is left a token's share of the update must be. Derived: `peeling.BEYOND`, ten root
 mean squares."""

@@ -19,6 +19,7 @@ from seepage.attacks.reading.patterns.lengths import grid_values
 from seepage.attacks.reading.patterns.open_rows import Split, rank, split
 from seepage.attacks.reading.peeling.codes import NumberCode
 from seepage.attacks.reading.peeling.residual import Found, Residual, row_norms
+from seepage.attacks.reading.peeling.span import SignalSpan
 from seepage.attacks.reading.peeling.tolerances import SPARE
 from seepage.core.types import InputSpec
 from seepage.models.precision import EXACT
@@ -82,6 +83,8 @@ def read_without_bias(
     parts = split(residual, rows, features)
     claimed = _foretold(parts, features, signals, kappa) & ~Doubt(NumberCode(spec)).alike(features)
     single = num_examples is not None and rank(residual, parts, features) == num_examples
+    # Copies that are nearly alike add little to the rank, but more than rounding.
+    single = single and num_examples is not None and 0 < SignalSpan(residual, rows).rank <= num_examples
     claimed &= single
     whole = bool(parts.explained.all()) and bool(claimed.all()) and len(features) > 0
     return WithoutBias(features, support, claimed, whole, single, int((~parts.explained).sum()))

@@ -194,8 +194,8 @@ def _certificates(peeling: Peeling, outcome: Outcome) -> list[str]:
         )
     if outcome.alike:
         notes.append(
-            f"{outcome.alike} reading(s) are not claimed: nothing in the update says that each is one example, so "
-            "each may be the mean of examples that are nearly alike."
+            f"{outcome.alike} reading(s) are not claimed: nothing in the update says that each is one "
+            "example, so each may be the mean of examples that are nearly alike."
         )
     if outcome.coarse:
         notes.append(

@@ -45,13 +45,15 @@ class SignalSpan:
             self.rank = 0
         self.basis = vectors[:, kept] if self.rank else None
         self._sizes, self._residual = sizes[kept], residual
+        self.columns = columns
 
     def outside(self, columns: Tensor) -> Tensor:
-        """(c,) how much of a step in each of these columns of the weight lies beside what the examples span."""
+        """(c,) how much of a step in each of these columns lies beside what the examples span."""
         assert self.basis is not None
         rows = self._residual.weight[self.index][:, columns].double() * self._residual.factor  # (r, c)
         inside = (rows.T @ self.basis / self._sizes).square().sum(1)
-        return (1 - inside).clamp_min(0).sqrt()
+        beside: Tensor = (1 - inside).clamp_min(0).sqrt()
+        return beside
 
     def refutes(self, signals: Tensor, features: Tensor) -> Tensor:
         """(k,) bool: signals (k, N) of candidates (k, m) that are not in the gradient; False: may be."""

@@ -1,0 +1,130 @@
+"""Means of pictures that are nearly alike are not claimed, whatever number the client declares.
+
+A grid alone does not tell: the mean of two that are an even number of grey steps apart lies on it as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.attacks.reading.test_claims import (
+    NAMES,
+    SIZE,
+    SPEC,
+    claimed,
+    drawn,
+    false_claims,
+    network,
+    pictures,
+    played,
+)
+from torch import Tensor, nn
+
+from seepage.attacks import ATTACKS
+from seepage.attacks.reading.near_copies import NearCopies
+from seepage.attacks.reading.peeling.residual import Residual
+from seepage.attacks.reading.peeling.span import SignalSpan
+from seepage.core.types import Batch, Broadcast, Exchange, Knowledge, LocalTraining, Reconstruction
+from seepage.models.gradients import LayerGradient
+from seepage.models.layers import trace_linear_layers
+from seepage.models.signals import BackwardSignals
+from seepage.protocol import local_update
+
+FEDAVG = LocalTraining(algorithm="fedavg", lr=0.1)
+N = 6
+
+
+def apart(x: Tensor, steps: int) -> Tensor:
+    """The same pictures, each with one value moved by so many grey steps."""
+    moved = x.clone().flatten(1)
+    column = moved.shape[1] // 2
+    moved[:, column] += torch.where(moved[:, column] < 0.5, steps / 255, -steps / 255)
+    return moved.reshape(x.shape)
+
+
+def pairs(seed: int, steps: int, *, on_grid: bool, few: bool = False) -> Batch:
+    half = drawn(pictures(N, seed, on_grid=on_grid), seed)
+    paired = half.select(slice(0, 2)) if few else half
+    return Batch.concat([half, Batch(apart(paired.inputs, steps), paired.labels)])
+
+
+def averaged(name: str, model: nn.Module, batch: Batch, declared: int) -> Reconstruction:
+    """What a server reads from a difference of weights."""
+    update = replace(local_update(Broadcast(model), batch, FEDAVG), num_examples=declared)
+    seen = Exchange(broadcast=Broadcast(model), update=update, clients=(0,))
+    return ATTACKS[name]().run([seen], Knowledge(input=SPEC, local=FEDAVG))
+
+
+@pytest.mark.parametrize("declared", [2 * N, N, 0])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_mean_of_two_that_lies_on_the_grid_is_not_claimed(name: str, declared: int) -> None:
+    batch = pairs(0, 2, on_grid=True)
+    assert false_claims(played(name, network(0), batch, declared=declared), batch) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_few_such_pairs_do_not_spoil_the_others(name: str) -> None:
+    batch = pairs(0, 2, on_grid=True, few=True)
+    for result in (played(name, network(0), batch), averaged(name, network(0), batch, len(batch))):
+        assert false_claims(result, batch) == 0 and not result.complete
+        assert name != "exact_extraction" or claimed(result, batch) >= N - 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_off_a_grid_a_difference_of_weights_does_not_rest_on_the_declared_number(name: str) -> None:
+    batch = pairs(0, 1, on_grid=False)
+    result = averaged(name, network(0), batch, N)
+    assert result.claimed is not None and not bool(result.claimed.any()) and not result.complete
+
+
+@pytest.mark.parametrize("declared", [2 * N, 0])
+def test_without_a_bias_neither(declared: int) -> None:
+    torch.manual_seed(0)
+    first = nn.Linear(3 * SIZE**2, 300, bias=False)
+    model = nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(300, 5))
+    for name in NAMES:
+        batch = pairs(0, 2, on_grid=True)
+        assert false_claims(played(name, model, batch, declared=declared), batch) == 0
+
+
+@pytest.mark.parametrize("declared", [2 * N, N // 2, 0])
+def test_products_prove_honest_pictures_whatever_number_is_declared(declared: int) -> None:
+    batch = drawn(pictures(N, 1, on_grid=True), 1)
+    result = played("exact_extraction", network(1), batch, declared=declared)
+    assert false_claims(result, batch) == 0 and claimed(result, batch) == N
+
+
+def test_a_clipped_update_of_as_many_as_were_declared_shows_its_rank() -> None:
+    batch = drawn(pictures(N, 0, on_grid=True), 0)
+    scaled = played("exact_extraction", network(0), batch, change=lambda t: t * 0.3)
+    assert claimed(scaled, batch) == N
+    twice = pairs(0, 2, on_grid=True)
+    assert false_claims(played("exact_extraction", network(0), twice, change=lambda t: t * 0.3), twice) == 0
+
+
+def test_a_copy_that_fires_another_neuron_is_seen_in_the_rank() -> None:
+    """Against the gradient of the pair itself: a neuron at 0 gives the copy away, one at 1 does not."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 2))
+    spec = replace(SPEC, shape=(12,), num_classes=2)
+    x, y, step = torch.rand(1, 12), torch.tensor([1]), 1e-3
+    for at_zero in (False, True):
+        with torch.no_grad():
+            model[0].weight[:, 5] = 0.5
+            z = x @ model[0].weight.T
+            model[0].bias.copy_(torch.where(z > 0, 1.0, -1.0).squeeze(0))
+            if at_zero:
+                model[0].bias[3] = -z[0, 3]
+        signals = BackwardSignals(model, trace_linear_layers(model, spec)[0], spec, loss="cross_entropy")
+        move = torch.zeros(1, 12)
+        move[0, 5] = step
+        ranks = []
+        for inputs in (x, torch.cat([x + move, x - move])):
+            sent = local_update(Broadcast(model), Batch(inputs, y.expand(len(inputs))), LocalTraining())
+            both = (sent.tensors["0.weight"], sent.tensors["0.bias"])
+            ranks.append(SignalSpan(Residual(LayerGradient(*both, scale=1.0, steps=1)), torch.arange(40)))
+        near = NearCopies(signals, x, y, torch.tensor([0]), torch.tensor([step]))
+        assert [span.rank for span in ranks] == [1, 2 if at_zero else 1]
+        assert near.shown(ranks[0]) is at_zero
