@@ -21,7 +21,7 @@ from torch import Tensor
 from seepage.attacks.reading.peeling.residual import Found, Residual
 from seepage.attacks.reading.peeling.tolerances import BEYOND, COARSE, MOST_ROWS, SURE
 from seepage.attacks.reading.unmixing.assemble import Unmixed
-from seepage.attacks.reading.unmixing.descent import Roots, Span, descend
+from seepage.attacks.reading.unmixing.descent import Roots, Span, descend, distinct
 from seepage.attacks.reading.unmixing.mixture import Mixture, column_space, mixture_of
 from seepage.attacks.reading.unmixing.starts import starts_in
 from seepage.core.progress import Clock
@@ -31,9 +31,9 @@ from seepage.models.signals import ROUNDING, BackwardSignals
 _ROWS_EACH = 2
 """Neurons for each unknown example below which no search is tried. Derived: of N equations, u only say where
 the span is, and u - 1 are unknowns."""
-_STARTS, _ROUNDS = 48, 3
-"""Starts at a time, and times in vain after which the search ends. Cost: few find the same examples less
-often."""
+_STARTS, _ROUNDS, _AT_ONCE = 48, 10, 8
+"""Starts at a time, how often, and the share of the unknown examples that is enough to go on with, for the
+others are easier to find when those are gone. Cost: time."""
 
 
 class NextLayerUnmixer:
@@ -73,14 +73,14 @@ class NextLayerUnmixer:
         if mixture is None or span is None:
             return None
         self.unknown = mixture.unknown
+        roots: list[Roots] = []
         for _ in range(_ROUNDS):
             if clock.expired:
-                return None
-            apart = self._round(mixture, span, index)
-            if apart is not None:
-                self.found += len(apart.features)
-                return apart
-        return None
+                break
+            roots.append(self._reached(mixture, span))
+            if sum(len(some.a) for some in roots) >= mixture.unknown / _AT_ONCE:
+                break
+        return self._told(mixture, span, Roots.joined(roots), index) if roots else None
 
     def _span(self, residual: Residual, found: Found) -> Span | None:
         """What the next layer's gradient holds once the found examples are taken out of it as well."""
@@ -105,15 +105,20 @@ class NextLayerUnmixer:
         noise = max(float(typical), float(beyond) / (len(index) ** 0.5 + width**0.5))
         return Span(basis, sizes, noise, constant=float(bool(after.bias.any())))
 
-    def _round(self, mixture: Mixture, span: Span, index: Tensor) -> Unmixed | None:
+    def _reached(self, mixture: Mixture, span: Span) -> Roots:
+        """Where some starts end, as far as that can be examples."""
         gates = mixture.gates * mixture.gate_size
         all_of_it = torch.eye(mixture.unknown).to(gates)
         starts = starts_in(mixture, all_of_it, _STARTS, self._generator)
-        roots = descend(gates, mixture.ones, self.between, span, starts)
+        roots = descend(gates, mixture.ones, self.between, span, starts, self._generator)
+        near = roots.residual <= SURE * self._expected(mixture, span, roots)
+        return roots.select(near.nonzero().squeeze(1))
+
+    def _told(self, mixture: Mixture, span: Span, roots: Roots, index: Tensor) -> Unmixed | None:
+        """Each example once, with the label and the size that the gradient at the rows `index` (r,) shows."""
+        roots = roots.select(roots.residual.argsort())  # the surest one of each
         error = self._error(mixture, span, roots)
-        kept = _distinct(roots, error, self._expected(mixture, span, roots))
-        if len(kept) == 0:
-            return None
+        kept = distinct(roots.a, apart=2 * SURE * error)
         a, error = roots.a[kept], error[kept]
         features = mixture.examples(a).to(self.signals.parameters[0].dtype)
         signals, explained = self._signals(mixture, features, a, index)
@@ -158,12 +163,3 @@ class NextLayerUnmixer:
             signals = torch.where(better.unsqueeze(1), d / weight, signals)
         explained = (best <= COARSE) & signals.isfinite().all(1)
         return signals.to(features.dtype), explained
-
-
-def _distinct(roots: Roots, error: Tensor, expected: Tensor) -> Tensor:
-    """Indices of starts that ended at an example, the surest one of each."""
-    order = roots.residual.argsort()
-    order = order[(roots.residual <= SURE * expected)[order]]
-    apart = torch.cdist(roots.a[order], roots.a[order])
-    near = apart <= SURE * (error[order].unsqueeze(1) + error[order])
-    return order[~(near & torch.ones_like(near).tril(-1)).any(1)]
