@@ -6,7 +6,8 @@
 one gradient of a batch, a server that changes nothing and knows mean, std and range, unless a line says
 otherwise. Images: CIFAR-10's test images from 6100 on, with the usual mean and std; the search was made on
 images below 6100 and seeds below 1000 (which take those), and a trained network is trained on images below
-3000; of MNIST the same. No image of CIFAR-100 had any part in it. The table is made up: 108 columns, six of them
+3000; of MNIST the same.
+No image of CIFAR-100 had any part in it. The table is made up: 108 columns, six of them
 numbers, the others one-hot codes of eight categories, as in Adult. A batch is complete if the attack
 certifies so, and a claim is false if no example of the batch is within the tolerance of exactness. One
 thread, CPU seconds.

@@ -80,9 +80,7 @@ def _seen(model: nn.Module, layer: LinearLayer, later: LinearLayer, spec: InputS
     return outputs[0].flatten(1), read
 
 
-def _modules(
-    model: nn.Module, layer: LinearLayer, later: LinearLayer, spec: InputSpec
-) -> Elementwise | None:
+def _modules(model: nn.Module, layer: LinearLayer, later: LinearLayer, spec: InputSpec) -> Elementwise | None:
     """The modules that run between the two, without the rest of the model; None where they are not all."""
     ran: list[nn.Module] = []
     leaves = {name: m for name, m in model.named_modules() if name and not list(m.children())}

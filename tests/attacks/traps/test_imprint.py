@@ -104,7 +104,9 @@ def test_where_clients_send_weights_the_layer_is_small_and_the_model_computes_th
     spec = image_spec((3, 5, 5))
     batch, model = stepped_batch(spec, 16), dense_net(spec, 30)
     one_step = knowing(spec, local=LocalTraining(algorithm="fedavg", lr=0.1))
-    usual, small = (imprint(bins=16, read="rows").craft(model, (), known) for known in (knowing(spec), one_step))
+    usual, small = (
+        imprint(bins=16, read="rows").craft(model, (), known) for known in (knowing(spec), one_step)
+    )
     assert usual is not None and small is not None
     ratio = usual.model.inserted_imprint.bias / small.model.inserted_imprint.bias
     assert torch.allclose(ratio, torch.full_like(ratio, 64.0))

@@ -158,7 +158,7 @@ class Peeling:
         return new
 
     def _told_apart(self, apart: Unmixed | None, rows: Rows, index: Tensor) -> Found:
-        """Those of unmixed examples that some label explains; `index` (r,) are the rows they were taken from."""
+        """Those of unmixed examples that some label explains, taken from the rows `index` (r,)."""
         if apart is None:
             return self.found.select(self.found.row[:0])
         strongest = apart.signals.abs().argmax(1)

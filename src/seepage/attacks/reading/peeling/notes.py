@@ -201,7 +201,8 @@ def _unmixed(peeling: Peeling) -> list[str]:
         last = f" {followed} of them followed from the others by linear algebra." if followed else ""
         notes.append(
             f"{sparse} had no neuron of their own: they were told apart as the sparsest backward "
-            f"signals in the gradient's column space whose supports are activation patterns of the network.{last}"
+            "signals in the gradient's column space whose supports are activation patterns of the network."
+            f"{last}"
         )
     if notes:
         notes.append("The certificate below is one for all.")

@@ -1,8 +1,8 @@
 """Taking a residual apart by what the next layer reads, whatever activation stands between.
 
 A row of a layer without a ReLU holds every example, and no backward signal is sparse. Kariyappa et al. 2023
-(Cocktail Party) take such a mixture apart by independent components, a statistical guess. But the next layer's
-gradient spans what *it* reads of the examples, and the server knows how that follows from the example
+(Cocktail Party) take such a mixture apart by independent components, a statistical guess. But the next
+layer's gradient spans what *it* reads of the examples, and the server knows how that follows from the example
 (`descent`): examples are the only points of the first span that the second one holds.
 
 Whose label is whose follows from the first layer's column space, in which the backward signal of an example
@@ -59,7 +59,7 @@ class NextLayerUnmixer:
         self._generator = torch.Generator().manual_seed(seed)
 
     def unmix(self, residual: Residual, index: Tensor, found: Found, clock: Clock) -> Unmixed | None:
-        """Some of the examples that the rows `index` (r,) of a residual are made of; None if none is found."""
+        """Some of the examples that the rows `index` (r,) of a residual are made of; None: none is found."""
         self.unknown = None
         mixture = mixture_of(
             lambda: residual.columns(index, found),
@@ -146,9 +146,7 @@ class NextLayerUnmixer:
         values = self.signals.parameters[0].shape[1] ** 0.5
         return BEYOND * torch.hypot(place, self._blur(mixture, roots.a) * values)
 
-    def _signals(
-        self, mixture: Mixture, features: Tensor, a: Tensor, index: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _signals(self, mixture: Mixture, features: Tensor, a: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """(k, r) backward signals as the gradient holds them, and (k,) bool where it holds one at all."""
         best = torch.full((len(a),), torch.inf, dtype=a.dtype, device=a.device)
         signals = torch.zeros(len(a), mixture.rows, dtype=a.dtype, device=a.device)

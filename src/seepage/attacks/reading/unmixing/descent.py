@@ -22,13 +22,15 @@ _STEPS = 40
 """Steps from a start. Cost: those that reach an example need 8 to 20."""
 _DAMPING, _SMALLER, _LARGER = 1e-2, 0.3, 4.0
 """Of the mean of the normal matrix' diagonal at the start, and its factor after a step that helps and after
-one that does not."""
+one that does not. Tested: test_constants_of_the_descent_lie_on_a_plateau."""
 _DAMPINGS = (1e-9, 1e6)
+"""Its bounds. Derived: below, double precision has no digits for it; above, a step moves nothing."""
 _SETTLED = 1e-2
 """Share of the residual's square by which a step must make it smaller to go on: near an example the steps
 converge quadratically. Tested: test_constants_of_the_descent_lie_on_a_plateau."""
 _NEURONS_EACH = 3
-"""Neurons for each dimension of both spans that lead to an example; all of them say where it is exactly."""
+"""Neurons for each dimension of both spans that lead to an example; all of them say where it is exactly.
+Tested: test_constants_of_the_descent_lie_on_a_plateau."""
 _MOST_VALUES = 1 << 23
 """Of the Jacobians held at a time. Cost: memory."""
 

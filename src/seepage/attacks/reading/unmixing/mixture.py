@@ -107,9 +107,7 @@ def mixture_of(
     )
 
 
-def column_space(
-    columns: Columns, bias: Tensor, *, most: int
-) -> tuple[Tensor, Tensor, Tensor, int] | None:
+def column_space(columns: Columns, bias: Tensor, *, most: int) -> tuple[Tensor, Tensor, Tensor, int] | None:
     """U (r, u), S (u,), the first singular value beyond them and the number of columns; u is `most` at most.
 
     None where no gap parts examples from rounding.
