@@ -2,8 +2,9 @@
 
 An example (h, y), h what the layer reads, adds d(h, y) ⊗ [h, 1] / n to the gradient of the layer's weight and
 bias, where d = dloss/dz at the layer's N outputs. Candidates are fed in *at the layer*, so that nothing
-before it needs to be inverted. If the logits depend on the input by another way too (a skip connection), the
-prediction is wrong, no candidate is certified, and nothing false is claimed.
+before it needs to be inverted; where the layer reads the model's own input, the model is given them as well.
+Elsewhere, if the logits depend on the input by another way too (a skip connection), the prediction is wrong,
+no candidate is certified, and nothing false is claimed.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class BackwardSignals:
         self.parameters = (weight, weight.new_zeros(len(weight)) if bias is None else bias)
         """The layer's weight (N, m) and bias (N,), 0 where it has none."""
         self.rows = layer.out_features
+        self._reads_input = layer.reads == "input"
         self.loss = loss
         self.spec = spec
         self.precision = precision_of(list(model.parameters()))
@@ -67,7 +69,7 @@ class BackwardSignals:
         for h, i in zip(features.split(CHUNK), rows.split(CHUNK), strict=True):
             with fed(self.layer, h.to(self.parameters[0].dtype)):
                 parts.append(
-                    predicted_bias_gradients(self.model, self.layer, self._dummy(len(h)), i, loss=self.loss)
+                    predicted_bias_gradients(self.model, self.layer, self._inputs(h), i, loss=self.loss)
                 )
         return torch.cat(parts)
 
@@ -82,13 +84,16 @@ class BackwardSignals:
     def _backward(self, features: Tensor, labels: Tensor) -> Tensor:
         read = features.to(self.parameters[0].dtype)
         with torch.enable_grad(), tapped(self.layer) as outputs, fed(self.layer, read):
-            value = LOSSES[self.loss](self.model(self._dummy(len(features))), labels)
+            value = LOSSES[self.loss](self.model(self._inputs(read)), labels)
             (signal,) = torch.autograd.grad(value, outputs[0], allow_unused=True, materialize_grads=True)
         # The mean over k examples divides each one's signal by k.
         return (signal if self.loss.endswith("_sum") else signal * len(features)).to(features)
 
-    def _dummy(self, count: int) -> Tensor:
-        return dummy_inputs(self.spec, count, like=self.model)
+    def _inputs(self, read: Tensor) -> Tensor:
+        """What the model is fed while the layer reads this (k, m)."""
+        if self._reads_input:
+            return read.to(self.parameters[0].dtype).reshape(-1, *self.spec.shape)
+        return dummy_inputs(self.spec, len(read), like=self.model)
 
 
 def draws_chances(model: nn.Module, local: LocalTraining | None) -> bool:

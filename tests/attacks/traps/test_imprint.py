@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -40,7 +42,7 @@ def test_a_batch_that_the_bins_separate_is_recovered_whole(normalised: bool) -> 
     batch = stepped_batch(spec, 16)
     known = knowing(spec, auxiliary=stepped_batch(spec, 160) if normalised else None)
     bins = 160 if normalised else 16
-    result, played = attack_clients(imprint(bins=bins), dense_net(spec, 30), [batch], known)
+    result, played = attack_clients(imprint(bins=bins, read="rows"), dense_net(spec, 30), [batch], known)
     truth = spec.to_raw(batch.inputs)
     assert bool(found_examples(result.values, truth, tolerance=1e-3).all())
     assert any("architecture was changed" in note for note in result.notes)
@@ -50,7 +52,7 @@ def test_a_batch_that_the_bins_separate_is_recovered_whole(normalised: bool) -> 
 def test_rungs_fire_below_the_mean_value_of_an_example() -> None:
     spec = image_spec((3, 4, 4), normalised=True)
     public = image_batch(spec, 200, seed=4)
-    crafted = imprint(bins=20).craft(dense_net(spec, 30), (), knowing(spec, auxiliary=public))
+    crafted = imprint(bins=20, read="rows").craft(dense_net(spec, 30), (), knowing(spec, auxiliary=public))
     assert crafted is not None
     fresh = image_batch(spec, 100, seed=5)
     fired = activations(crafted.model, "inserted_imprint", fresh.inputs)
@@ -67,7 +69,7 @@ def test_two_examples_in_one_bin_are_not_claimed() -> None:
     raw = batch.inputs
     raw[1] = raw[1] - raw[1].mean() + raw[0].mean()  # equally bright
     batch = Batch(raw, torch.tensor([0, 1]))
-    result, _ = attack_clients(imprint(bins=8), dense_net(spec, 30), [batch], knowing(spec))
+    result, _ = attack_clients(imprint(bins=8, read="rows"), dense_net(spec, 30), [batch], knowing(spec))
     assert not found_examples(result.values, batch.inputs).any()
     assert result.claimed is not None and not result.claimed.any()
 
@@ -81,7 +83,7 @@ def test_differences_of_rows_by_hand() -> None:
 def test_the_wrapped_model_computes_nearly_the_same() -> None:
     spec = image_spec((1, 6, 6))
     model = dense_net(spec, 30)
-    crafted = imprint(bins=50).craft(model, (), knowing(spec))
+    crafted = imprint(bins=50, read="rows").craft(model, (), knowing(spec))
     assert crafted is not None
     inputs = image_batch(spec, 20).inputs
     assert torch.allclose(crafted.model(inputs), model(inputs), atol=0.05)
@@ -102,10 +104,30 @@ def test_where_clients_send_weights_the_layer_is_small_and_the_model_computes_th
     spec = image_spec((3, 5, 5))
     batch, model = stepped_batch(spec, 16), dense_net(spec, 30)
     one_step = knowing(spec, local=LocalTraining(algorithm="fedavg", lr=0.1))
-    usual, small = (imprint(bins=16).craft(model, (), known) for known in (knowing(spec), one_step))
+    usual, small = (
+        imprint(bins=16, read="rows").craft(model, (), known) for known in (knowing(spec), one_step)
+    )
     assert usual is not None and small is not None
     ratio = usual.model.inserted_imprint.bias / small.model.inserted_imprint.bias
     assert torch.allclose(ratio, torch.full_like(ratio, 64.0))
     assert torch.allclose(usual.model(batch.inputs), small.model(batch.inputs), atol=1e-5)
-    result, _ = attack_clients(imprint(bins=16), model, [batch], one_step)
+    result, _ = attack_clients(imprint(bins=16, read="rows"), model, [batch], one_step)
     assert bool(found_examples(result.values, batch.inputs, tolerance=2e-2).all())
+
+
+@pytest.mark.parametrize("algorithm", ["fedsgd", "fedavg"])
+def test_peeling_tells_examples_apart_that_share_a_rung(algorithm: str) -> None:
+    spec = image_spec((1, 6, 6))
+    batch = image_batch(spec, 12)
+    raw = batch.inputs - batch.inputs.flatten(1).mean(1).view(-1, 1, 1, 1) + 0.5  # all equally bright
+    batch = Batch((raw * 255).round().clamp(0, 255) / 255, batch.labels)
+    known = replace(knowing(spec), local=LocalTraining(algorithm=algorithm, lr=0.1))
+    model = dense_net(spec, 30)
+    found = {}
+    for read in ("rows", "peel"):
+        result, _ = attack_clients(imprint(bins=150, read=read), model, [batch], known)
+        assert result.claimed is not None
+        found[read] = int(found_examples(result.values, batch.inputs, tolerance=1e-3).sum())
+        right = torch.cdist(result.values.flatten(1), batch.inputs.flatten(1), p=torch.inf) <= 1e-3
+        assert bool(right.any(1)[result.claimed].all()), "nothing false is claimed"
+    assert found["peel"] >= 10 and found["rows"] <= 6, found

@@ -11,6 +11,7 @@ Passive: no weight is changed. The crafting attacks use `peel` as their reader.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,6 +33,7 @@ from seepage.attacks.reading.products import as_computed
 from seepage.attacks.reading.rows import rows_once
 from seepage.attacks.reading.scale import expected_kappa
 from seepage.attacks.reading.union import unite
+from seepage.attacks.reading.unmixing.by_next_layer import NextLayerUnmixer
 from seepage.attacks.reading.unmixing.starts import made_up_inputs
 from seepage.attacks.reading.unmixing.unmix import Unmixer
 from seepage.core.errors import NotApplicable
@@ -46,6 +48,7 @@ from seepage.core.types import (
     UpdateKind,
 )
 from seepage.labels import counts_if_inferred
+from seepage.models.between import next_linear
 from seepage.models.choice import choose_layer, unreadable
 from seepage.models.gradients import Decode, LayerGradient, layer_gradient
 from seepage.models.invertible import inputs_of
@@ -165,12 +168,16 @@ def _peeled(
     code = choose_code(model, layer, spec, decode=decode, seed=known.seed)
     signals = BackwardSignals(model, layer, known.input, loss=known.loss)
     made_up = made_up_inputs(model, layer, known.input, model_units=known.normalised, seed=known.seed)
+    by_next = _by_next(exchange, known, layer, signals, made_up)
+    sparse = layer.followed_by_relu or by_next is None
     peeling = Peeling(
         _residual(exchange, gradient, layer, code, signals, seed=known.seed),
         signals,
         code,
-        unmixer=Unmixer(signals.parameters, made_up, seed=known.seed, budget=budget),
+        unmixer=Unmixer(signals.parameters, made_up, seed=known.seed) if sparse else None,
+        by_next=by_next,
         kappa=expected_kappa(exchange, known),
+        budget=budget,
     )
     if gradient.steps in (1, None) and not draws_chances(model, known.local):
         peeling.run()
@@ -203,6 +210,23 @@ def _peeled(
     )
 
 
+def _by_next(
+    exchange: Exchange,
+    known: Knowledge,
+    layer: LinearLayer,
+    signals: BackwardSignals,
+    made_up: Callable[[int], Tensor],
+) -> NextLayerUnmixer | None:
+    """Where a linear layer reads what an activation makes of this one."""
+    between = next_linear(signals.model, layer, known.input)
+    if between is None:
+        return None
+    after = BackwardSignals(signals.model, between.next, known.input, loss=known.loss)
+    gradient = layer_gradient(exchange, known, between.next)
+    residual = _residual(exchange, gradient, between.next, None, after, seed=known.seed)
+    return NextLayerUnmixer(signals, between, residual, after, made_up, seed=known.seed)
+
+
 def _by_alphabet(peeling: Peeling, exchange: Exchange, outcome: Outcome) -> ByAlphabet | None:
     """What needs no backward signal; unclaimed where signals did not show that each is one example."""
     residual, moved = peeling.residual, None
@@ -231,13 +255,13 @@ def _residual(
     exchange: Exchange,
     gradient: LayerGradient,
     layer: LinearLayer,
-    code: Code,
+    code: Code | None,
     signals: BackwardSignals,
     *,
     seed: int,
 ) -> Residual:
     """Weight deltas are differences of float numbers: their rounding goes with the weights."""
-    bounds = code.bounds()
+    bounds = None if code is None else code.bounds()
     groups = 1 if bounds is None else len(bounds[0])
     residual = Residual(
         gradient,

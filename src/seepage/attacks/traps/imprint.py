@@ -4,6 +4,10 @@ The server *changes the architecture*: it puts an inserted dense layer before th
 the same thing, the mean value of an input; its biases form a ladder of quantiles. An example fires every rung
 below its brightness, with the same backward signal on each, so the difference of neighbouring gradient rows
 holds exactly the examples between two rungs.
+
+Two examples between the same two rungs share all that a ladder shows of them. Peeling wants rows that measure
+different things: by default the inserted layer has the rows of `quantile_traps`, and what is alone in one of
+them is taken out of the others.
 """
 
 from __future__ import annotations
@@ -11,18 +15,21 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.traps.crafted_extraction import Bait, CraftedExtraction, Secret
+from seepage.attacks.traps.crafted_extraction import READERS, Bait, CraftedExtraction, Secret
+from seepage.attacks.traps.quantile_traps import FIRING, QuantileCrafter
 from seepage.attacks.traps.routes import Ladder
 from seepage.attacks.traps.traps import size_of_weights
 from seepage.core.errors import NotApplicable, SpecError
+from seepage.core.registry import lookup
 from seepage.core.types import Exchange, InputSpec, Knowledge, Modality
 from seepage.protocol.widening import model_placement
 
+_LAYER = "inserted_imprint"
 ASSUMED_STD = 0.12
 """Spread of the mean brightness of natural pictures, as a share of the value range, where no data says.
 Tested: test_constants_of_traps_lie_on_a_plateau."""
@@ -58,9 +65,10 @@ class ImprintedModel(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ImprintCrafter:
-    """Wraps the model and sets the ladder."""
+    """Wraps the model and sets the rows of the inserted layer: a ladder, or those that peeling reads."""
 
     bins: int
+    read: str
 
     def check(self, model: nn.Module, known: Knowledge) -> None:
         if known.input.modality is Modality.TEXT:
@@ -80,11 +88,17 @@ class ImprintCrafter:
         generator = torch.Generator().manual_seed(seed)
         rungs, source = self._rungs(known)
         set_ladder(wrapped, known.input, rungs, generator=generator, size=size_of_weights(known))
-        notes = (
-            "The architecture was changed: a dense layer 'inserted_imprint' was put before the model.",
-            f"Its {self.bins} rungs are quantiles of the mean value, judged by {source}.",
-        )
-        return Bait(wrapped, Secret(layer="inserted_imprint", decode=Ladder(), notes=notes))
+        changed = f"The architecture was changed: a dense layer '{_LAYER}' was put before the model."
+        if self.read == "peel":
+            # As small as the ladder's: what is sent of a small weight is rounded less.
+            sigma = size_of_weights(known) / wrapped.size
+            rows = QuantileCrafter(
+                sigma=sigma, layer=_LAYER, hidden=False, batch_size=None, firing=FIRING["peel"]
+            )
+            bait = rows.craft(wrapped, history, known, seed=seed)
+            return replace(bait, secret=replace(bait.secret, notes=(changed, *bait.secret.notes)))
+        notes = (changed, f"Its {self.bins} rungs are quantiles of the mean value, judged by {source}.")
+        return Bait(wrapped, Secret(layer=_LAYER, decode=Ladder(), notes=notes))
 
     def _rungs(self, known: Knowledge) -> tuple[Tensor, str]:
         """(bins,) mean raw values (model values, if that is all the server knows), rising."""
@@ -145,13 +159,18 @@ def imprint(
     bins: int = 1000,
     rounds: Sequence[int] = (0,),
     clients: Sequence[int] | None = None,
+    read: str = "peel",
 ) -> CraftedExtraction:
     """Dishonest server that CHANGES THE ARCHITECTURE: an inserted layer bins examples by brightness
     (Robbing the Fed, Fowl et al. 2021).
 
-    bins: neurons of the inserted layer; an example is isolated when no other falls between the same two.
+    bins: neurons of the inserted layer; on a ladder, an example is isolated when no other falls between the
+    same two.
     rounds, clients: when and to whom the crafted model is sent.
+    read: "peel" gives each neuron a measure of its own, takes found examples away and reads what they hid;
+    "rows" and "bare" build the paper's ladder of brightness and read the differences of its rows.
     """
+    lookup(READERS, read, "reader")
     if bins < 2:
         raise SpecError(f"bins must be at least 2, not {bins}: an example is isolated between two rungs.")
-    return CraftedExtraction(ImprintCrafter(bins=bins), rounds=rounds, clients=clients)
+    return CraftedExtraction(ImprintCrafter(bins=bins, read=read), read=read, rounds=rounds, clients=clients)

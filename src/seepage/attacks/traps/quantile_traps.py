@@ -32,7 +32,7 @@ from seepage.core.types import Exchange, Knowledge
 
 _USUAL_BATCH = 100
 """Examples behind an update, where nothing says. Paper: Boenisch et al. 2021, Tables 3 and 5."""
-_FIRING = {"rows": (1.0, 1.0), "bare": (1.0, 1.0), "peel": (0.5, 16.0)}
+FIRING = {"rows": (1.0, 1.0), "bare": (1.0, 1.0), "peel": (0.5, 16.0)}
 """Examples of a batch that fire a neuron. Paper: Nowak et al. 2024, p = 1/B, where rows are read by
 themselves. Peeling is a fountain code's decoder: like one it wants neurons of many degrees, some alone to
 begin with and some shared by many so that nobody is left out. Tested:
@@ -156,7 +156,7 @@ def quantile_traps(
     if batch_size is not None and batch_size < 2:
         raise SpecError(f"batch_size must be at least 2, not {batch_size}: one example needs no trap.")
     lookup(READERS, read, "reader")
-    low, *between, high = _FIRING[read] if firing is None else firing
+    low, *between, high = FIRING[read] if firing is None else firing
     if between or not 0 < low <= high:
         raise SpecError(f"firing must be two positive numbers, the smaller first, not {firing}.")
     crafter = QuantileCrafter(

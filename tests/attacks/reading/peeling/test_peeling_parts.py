@@ -76,6 +76,7 @@ def all_found(n: int = 6, error: float = 0.0) -> tuple[Residual, Found, torch.Te
         "round": torch.zeros(n, dtype=torch.long),
         "evidence": torch.zeros(n, dtype=torch.float64),
         "times": torch.ones(n, dtype=torch.long),
+        "shared": torch.zeros(n, dtype=torch.bool),
     }
     return residual, found.plus(Found(**more)), x
 

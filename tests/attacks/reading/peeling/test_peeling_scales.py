@@ -43,6 +43,7 @@ def found(d: Tensor, x: Tensor, *, exact: bool = True) -> Found:
         round=whole,
         evidence=torch.zeros(k, dtype=torch.float64),
         times=torch.ones(k, dtype=torch.long),
+        shared=torch.zeros(k, dtype=torch.bool),
     )
 
 

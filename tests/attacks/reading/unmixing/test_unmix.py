@@ -181,7 +181,7 @@ def test_two_with_the_same_pattern_have_no_error_to_vouch_for() -> None:
     rows = (signals := torch.randn(3, ROWS, generator=generator) * on).T @ x
     unmixer = Unmixer((weight, bias), lambda u: torch.randn(4 * u, COLUMNS, generator=generator))
     residual = Residual(LayerGradient(rows, signals.sum(0), scale=1.0, steps=1))
-    found = unmixer.unmix(residual, torch.arange(ROWS), Found.none(rows))
+    found = unmixer.unmix(residual, torch.arange(ROWS), Found.none(rows), Clock(seconds=None))
     if found is not None:
         wrong = torch.cdist(found.features, x).amin(1) / x.norm(dim=1).mean() > EXACT
         assert bool((found.error[wrong] > EXACT).all())
@@ -192,7 +192,7 @@ def test_noise_is_not_taken_apart() -> None:
     rows, bias = torch.randn(100, 50, generator=generator), torch.randn(100, generator=generator)
     unmixer = Unmixer((rows, bias), lambda u: torch.randn(4 * u, 50, generator=generator))
     residual = Residual(LayerGradient(rows, bias, scale=1.0, steps=1))
-    assert unmixer.unmix(residual, torch.arange(100), Found.none(rows)) is None
+    assert unmixer.unmix(residual, torch.arange(100), Found.none(rows), Clock(seconds=None)) is None
     assert unmixer.search is None and unmixer.pictures() is None
 
 

@@ -104,6 +104,7 @@ class Certifier:
             round=torch.zeros_like(labels),
             evidence=readings.evidence,
             times=torch.ones_like(labels),
+            shared=readings.moved.isinf(),
         )
 
     def _unrefuted(self, new: Found, known: Found, active: Tensor) -> Found:

@@ -19,7 +19,6 @@ from seepage.attacks.reading.peeling.refine import refine
 from seepage.attacks.reading.peeling.residual import Found, Residual, Rows, row_norms
 from seepage.attacks.reading.peeling.settle import settle
 from seepage.attacks.reading.peeling.tolerances import (
-    ATTEMPTS,
     BEYOND,
     MOST_ROWS,
     READABLE,
@@ -27,7 +26,10 @@ from seepage.attacks.reading.peeling.tolerances import (
     SURE,
 )
 from seepage.attacks.reading.scale import TOGETHER, Scale
+from seepage.attacks.reading.unmixing.assemble import Unmixed
+from seepage.attacks.reading.unmixing.by_next_layer import NextLayerUnmixer
 from seepage.attacks.reading.unmixing.unmix import Unmixer
+from seepage.core.progress import Clock
 from seepage.models.precision import EXACT
 from seepage.models.signals import BackwardSignals
 
@@ -41,14 +43,21 @@ class Peeling:
         signals: BackwardSignals,
         code: Code,
         *,
-        unmixer: Unmixer,
+        unmixer: Unmixer | None,
+        by_next: NextLayerUnmixer | None = None,
         kappa: float | None,
+        budget: float | None = None,
         max_rounds: int = 200,
     ) -> None:
+        """unmixer: for a layer behind which a ReLU parts examples; by_next: where a linear layer follows;
+        budget: seconds for all searches together."""
         self.residual = residual
         self.signals = signals
         self.code = code
         self.unmixer = unmixer
+        self.by_next = by_next
+        self.budget = budget
+        self._clock: Clock | None = None
         self.expected = kappa
         self.max_rounds = max_rounds
         self.reader = RowReader(residual, code, signals)
@@ -60,11 +69,12 @@ class Peeling:
         self.noisy = 0
         """Active rows whose rounding hides what they hold."""
         self.rounds = 0
-        self.attempts = 0
         self.tangled = False
         """Whether examples without a neuron of their own were looked for in vain."""
         self.unmixed = 0
         """Those found where no neuron was alone."""
+        self.by_next_layer = 0
+        """Those of them that the next layer's gradient told apart."""
         self.rough: Tensor | None = None
         """(k, m) pictures of some that were told apart, but not from those that were not."""
 
@@ -127,21 +137,30 @@ class Peeling:
         return self._unmix(rows)
 
     def _unmix(self, rows: Rows) -> Found:
-        """Where no row shows a single example: all that are left at once, if they are few."""
-        nothing = self.found.select(self.found.row[:0])
-        if self.attempts >= ATTEMPTS:
-            return nothing
-        self.attempts += 1
+        """Where no row shows a single example: what is left by its column space, and by the next layer."""
         index = rows.index[rows.norm > READABLE * rows.weight_noise]
         index = index[:MOST_ROWS]
         if len(index) < SPARE:
-            return nothing
-        apart = self.unmixer.unmix(self.residual, index, self.found)
+            return self.found.select(self.found.row[:0])
+        self._clock = self._clock or Clock(seconds=self.budget)
+        apart, self.rough = None, None
+        if self.by_next is not None:
+            apart = self.by_next.unmix(self.residual, index, self.found, self._clock)
+        new = self._told_apart(apart, rows, index)
+        self.by_next_layer += len(new)
+        if len(new) == 0 and self.unmixer is not None:
+            apart = self.unmixer.unmix(self.residual, index, self.found, self._clock)
+            new = self._told_apart(apart, rows, index)
+            self.rough = self.unmixer.pictures() if apart is None else None
         self.tangled = apart is None
+        self.unmixed += len(new)
+        new.round += 1  # not plain extraction, even if nothing came before
+        return new
+
+    def _told_apart(self, apart: Unmixed | None, rows: Rows, index: Tensor) -> Found:
+        """Those of unmixed examples that some label explains, taken from the rows `index` (r,)."""
         if apart is None:
-            self.rough = self.unmixer.pictures()
-            return nothing
-        self.rough = None
+            return self.found.select(self.found.row[:0])
         strongest = apart.signals.abs().argmax(1)
         observed = apart.signals.gather(1, strongest.unsqueeze(1)).squeeze(1).double()
         # What moves the example moves its signal as much.
@@ -162,10 +181,7 @@ class Peeling:
             evidence=torch.zeros_like(observed),
         )
         possible = readings.select(snapped.possible.nonzero().squeeze(1))
-        new = self._certify(self.reader.distinct(possible, self.found))
-        self.unmixed += len(new)
-        new.round += 1  # not plain extraction, even if nothing came before
-        return new
+        return self._certify(self.reader.distinct(possible, self.found))
 
     def _all_rows(self) -> Tensor:
         return torch.arange(len(self.residual.bias), device=self.residual.bias.device)

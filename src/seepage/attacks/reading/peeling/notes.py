@@ -69,6 +69,7 @@ def _nothing(
     n = exchange.update.num_examples
     if not layer.followed_by_relu and n != 1:
         notes.append("No ReLU follows this layer, so every example reaches every neuron and none is alone.")
+        notes += _tangled(peeling)
     elif n is not None and rows < n:
         notes.append(f"That is because {_narrow(rows, n)}.")
     elif steps is None:
@@ -97,6 +98,8 @@ def _tangled(peeling: Peeling) -> list[str]:
     """Why examples without a neuron of their own were not told apart."""
     if not peeling.tangled:
         return []
+    if peeling.unmixer is None:
+        return [_not_by_next(peeling)]
     search = peeling.unmixer.search
     if search is None:
         return [
@@ -135,6 +138,21 @@ def _tangled(peeling: Peeling) -> list[str]:
     ]
 
 
+def _not_by_next(peeling: Peeling) -> str:
+    """Why the next layer's gradient did not tell examples apart behind an activation that silences nobody."""
+    unknown = None if peeling.by_next is None else peeling.by_next.unknown
+    if unknown is None:
+        return (
+            "What is left could not be taken apart by what the next layer reads: that takes fewer unknown "
+            "examples than either layer reads values, two neurons for each of them, and no noise beyond "
+            "rounding."
+        )
+    return (
+        f"What is left could not be taken apart: no point of the span of the {unknown} unknown examples was "
+        "found of which the next layer reads what its gradient holds."
+    )
+
+
 def _rounding(peeling: Peeling, exchange: Exchange) -> list[str]:
     """Of weight deltas, where it is what stops the peeling."""
     if exchange.update.kind is not UpdateKind.DELTA or not peeling.noisy:
@@ -158,14 +176,7 @@ def _progress(peeling: Peeling) -> list[str]:
         f"{plain} example(s) had a neuron of their own; {peeled} more were read from what was left, in "
         f"{peeling.rounds} round(s)."
     ]
-    if peeling.unmixed:
-        followed = peeling.unmixer.followed
-        last = f" {followed} of them followed from the others by linear algebra." if followed else ""
-        notes.append(
-            f"{peeling.unmixed} had no neuron of their own: they were told apart as the sparsest backward "
-            "signals in the gradient's column space whose supports are activation patterns of the network."
-            f"{last} The certificate below is one for all."
-        )
+    notes += _unmixed(peeling)
     if int(found.exact.sum()):
         if isinstance(peeling.code, NumberCode):
             levels = "/".join(str(level) for level in peeling.code.levels)
@@ -174,6 +185,27 @@ def _progress(peeling: Peeling) -> list[str]:
             )
         elif isinstance(peeling.code, TokenCode):
             notes.append(f"{int(found.exact.sum())} of them are exact sequences of the embedding's rows.")
+    return notes
+
+
+def _unmixed(peeling: Peeling) -> list[str]:
+    """How those without a neuron of their own were told apart."""
+    notes = []
+    if by_next := peeling.by_next_layer:
+        notes.append(
+            f"{by_next} had no neuron of their own: they are the points of the gradient's row space of which "
+            "the next layer reads what lies in its own gradient's row space."
+        )
+    if sparse := peeling.unmixed - by_next:
+        followed = 0 if peeling.unmixer is None else peeling.unmixer.followed
+        last = f" {followed} of them followed from the others by linear algebra." if followed else ""
+        notes.append(
+            f"{sparse} had no neuron of their own: they were told apart as the sparsest backward "
+            "signals in the gradient's column space whose supports are activation patterns of the network."
+            f"{last}"
+        )
+    if notes:
+        notes.append("The certificate below is one for all.")
     return notes
 
 

@@ -53,6 +53,8 @@ class Outcome:
         own = found.signals.gather(1, found.row.unsqueeze(1)).squeeze(1).abs() * found.features.norm(dim=1)
         # A value read to `EXACT`, and what was taken away before it, leave as much of the example each.
         stands = clear[found.row] | (norm[found.row] <= 2 * EXACT * own)
+        # What was told apart from others may share every row with those that were not.
+        stands |= found.shared & found.exact
         doubtful = ~found.exact
         # Where more than a few are contradicted, what was taken away was not there, and what was read
         # afterwards from the rest is worth nothing.

@@ -57,6 +57,8 @@ class Found:
     """(k,) that it is the product of one example alone, as `products.joint_evidence` has it; 0: none."""
     times: Tensor
     """(k,) as how many examples of its label the reading counts; each of them is listed."""
+    shared: Tensor
+    """(k,) bool: told apart from others that fire at the same rows, so that its row says nothing about it."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -79,6 +81,7 @@ class Found:
             round=whole,
             evidence=real.double(),
             times=whole,
+            shared=whole.bool(),
         )
 
     def typical(self) -> Tensor:

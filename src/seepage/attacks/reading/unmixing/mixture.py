@@ -34,7 +34,8 @@ class Mixture:
     sizes: Tensor
     """(u,) S"""
     gates: Tensor
-    """(r, u) P, with a root mean square of 1: only the signs of P a matter."""
+    """(r, u) P, divided by `gate_size` to have a root mean square of 1."""
+    gate_size: float
     ones: Tensor
     """(u,) the last row of V: a with a ones = 1 is an example."""
     noise: Tensor
@@ -66,14 +67,16 @@ def mixture_of(
     noise: Tensor,
     layer: tuple[Tensor, Tensor],
     made_up: Callable[[int], Tensor],
+    rows_each: int = ROWS_EACH,
 ) -> Mixture | None:
     """Rows (r, m) and (r,) of a residual; None where their rank says no.
 
-    noise: (r,) norm of each row's rounding; layer: weight (r, m) and bias (r,) at these rows; made_up:
-    for u unknown examples, inputs of the layer (t, m).
+    noise: (r,) norm of each row's rounding; layer: weight (g, m) and bias (g,) at the rows that gates are
+    wanted of; made_up: for u unknown examples, inputs of the layer (t, m); rows_each: rows that each unknown
+    example must have.
     """
     ones = bias.unsqueeze(1).double()
-    found = _column_space(columns, ones)
+    found = column_space(columns, ones, most=(len(ones) - 1) // rows_each)
     if found is None:
         return None
     directions, sizes, beyond, width = found
@@ -90,10 +93,12 @@ def mixture_of(
         gates += weight[:, here].double() @ v
         starts += inputs[:, here].double() @ v
         at += len(v)
+    gate_size = gates.square().mean().sqrt()
     return Mixture(
         directions=directions,
         sizes=sizes,
-        gates=gates / gates.square().mean().sqrt(),
+        gates=gates / gate_size,
+        gate_size=float(gate_size),
         ones=last,
         noise=torch.maximum(noise.double() / width**0.5, beyond / (len(noise) ** 0.5 + width**0.5)),
         made_up=starts,
@@ -102,8 +107,11 @@ def mixture_of(
     )
 
 
-def _column_space(columns: Columns, bias: Tensor) -> tuple[Tensor, Tensor, Tensor, int] | None:
-    """U (r, u), S (u,), the first singular value beyond them and the number of columns."""
+def column_space(columns: Columns, bias: Tensor, *, most: int) -> tuple[Tensor, Tensor, Tensor, int] | None:
+    """U (r, u), S (u,), the first singular value beyond them and the number of columns; u is `most` at most.
+
+    None where no gap parts examples from rounding.
+    """
     gram, width = bias @ bias.T, 1
     for part in columns():
         wide = part.double()
@@ -111,8 +119,8 @@ def _column_space(columns: Columns, bias: Tensor) -> tuple[Tensor, Tensor, Tenso
         width += wide.shape[1]
     values, vectors = torch.linalg.eigh(gram)
     sizes = values.flip(0).clamp_min(0).sqrt()
-    # As many dimensions as columns, or as a part of the rows, are what noise fills: nothing to be told.
-    top = min((len(sizes) - 1) // ROWS_EACH, width - 2)
+    # As many dimensions as columns are what noise fills: nothing to be told.
+    top = min(most, width - 2)
     if top < 1 or sizes[0] == 0:
         return None
     drop = sizes[:top] / sizes[1 : top + 1].clamp_min(1e-9 * float(sizes[0]))

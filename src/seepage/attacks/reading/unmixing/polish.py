@@ -14,9 +14,10 @@ from torch import Tensor
 _COARSE_STEPS, _COARSE_FROM, _COARSE_TO = 24, 0.5, 0.1
 """Reweightings in the reduced space, and e there. It ends at 0.1, for the reduced
 space holds the backward signals up to about as much. Twelve steps reach half as many examples from the same
-starts, 48 hardly more."""
+starts, 48 hardly more. Tested: test_constants_of_unmixing_lie_on_a_plateau."""
 _FINE_STEPS, _FINE_FROM, _FINE_TO = 8, 0.1, 1e-5
-"""The same in the whole space. It ends where a zero of float32 is one."""
+"""The same in the whole space. It ends where a zero of float32 is one. Tested:
+test_constants_of_unmixing_lie_on_a_plateau."""
 _TIGHTER = (1e-3, 1e-4, 1e-5)
 """Shares of a row's norm below which it counts as off, one after the other: a neuron that is on with a faint
 signal spoils a q that takes it for off."""

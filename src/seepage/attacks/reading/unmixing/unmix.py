@@ -27,7 +27,7 @@ class Unmixer:
     >>> d = torch.randn(3, 60) * (x @ weight.T + bias > 0)
     >>> residual = Residual(LayerGradient(d.T @ x, d.sum(0), scale=1.0, steps=1))
     >>> unmixer = Unmixer((weight, bias), lambda unknown: torch.randn(4 * unknown, 20))
-    >>> found = unmixer.unmix(residual, torch.arange(60), Found.none(residual.weight))
+    >>> found = unmixer.unmix(residual, torch.arange(60), Found.none(residual.weight), Clock(seconds=None))
     >>> bool(torch.cdist(found.features, x).amin(0).max() < 1e-4)
     True
     """
@@ -38,25 +38,21 @@ class Unmixer:
         made_up: Callable[[int], Tensor],
         *,
         seed: int = 0,
-        budget: float | None = None,
     ) -> None:
         """`parameters`: the layer's weight (N, m) and bias (N,); made_up: for u unknown examples, so many
-        inputs of the layer; budget: seconds for all searches together."""
+        inputs of the layer."""
         self.parameters = parameters
         self.made_up = made_up
         self.seed = seed
-        self.budget = budget
-        self._clock: Clock | None = None
         self.tried = False
         self.search: Search | None = None
         """The last one; None where the rank said no."""
         self.followed = 0
         """Of all examples that were told apart, those that the others left no choice for."""
 
-    def unmix(self, residual: Residual, index: Tensor, found: Found) -> Unmixed | None:
+    def unmix(self, residual: Residual, index: Tensor, found: Found, clock: Clock) -> Unmixed | None:
         """The examples that the rows `index` (r,) of a residual are made of; None if not all can be told."""
         self.tried, self.search = True, None
-        self._clock = self._clock or Clock(seconds=self.budget)
         weight, bias = (p[index] for p in self.parameters)
         mixture = mixture_of(
             lambda: residual.columns(index, found),
@@ -67,7 +63,7 @@ class Unmixer:
         )
         if mixture is None:
             return None
-        self.search = Search(mixture, clock=self._clock.share(1), seed=self.seed)
+        self.search = Search(mixture, clock=clock.share(1), seed=self.seed)
         if not self.search.run():
             return None
         self.followed += self.search.followed
