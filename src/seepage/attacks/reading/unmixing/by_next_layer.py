@@ -133,11 +133,13 @@ class NextLayerUnmixer:
         of_span = span.noise * inside.norm(dim=1) * roots.read.shape[1] ** 0.5
         weight = self.signals.parameters[0].double()
         of_example = (roots.slopes * weight.norm(dim=1)).norm(dim=1) * self._blur(mixture, roots.a)
-        return of_span + of_example + ROUNDING * roots.read.norm(dim=1)
+        expected: Tensor = of_span + of_example + ROUNDING * roots.read.norm(dim=1)
+        return expected
 
     def _blur(self, mixture: Mixture, a: Tensor) -> Tensor:
         """(t,) root mean square of the noise in each value of V a = G^T U S^-1 a."""
-        return mixture.noise.square().mean().sqrt() * (a / mixture.sizes).norm(dim=1)
+        blur: Tensor = mixture.noise.square().mean().sqrt() * (a / mixture.sizes).norm(dim=1)
+        return blur
 
     def _error(self, mixture: Mixture, span: Span, roots: Roots) -> Tensor:
         """(t,) of the example: of the place in the span, and of the span itself."""
