@@ -5,8 +5,8 @@
 Each batch has n members; as many others come from the same test set, with the members' own labels, so that a
 label alone tells nothing. Networks: the CNN of fishing_fedavg.py, untrained and trained, and a dense one.
 The server has 128 public examples among the images 5000 to 8000.
-Made on seeds below 1000; the matched filter's one constant was chosen on seeds 500 and 501, whose batches come
-from the images from 8000 on, as those of every seed here do: seeds are fresh, the pool is not. Areas are pooled
+Made on seeds below 1000; the matched filter's one constant was chosen on seeds 500 and 501, whose batches
+come from the images from 8000 on, as all batches here do: seeds are fresh, the pool is not. Areas are pooled
 over batches: the interval takes examples for independent. One thread, CPU seconds.
 """
 
