@@ -214,9 +214,8 @@ def test_single_logit() -> None:
     known = Knowledge(input=dataclasses.replace(IMAGES, num_classes=2), loss="binary_cross_entropy")
     found = attack(exchange(model, data), known)
     examples, _ = lonely(model, data)
-    assert torch.equal(recovered(found.values, data), examples) and bool(examples.any())
-    # Three examples of 25 values say too little against near copies of each.
-    assert found.claimed is not None and not bool(found.claimed.any())
+    assert torch.equal(recovered(found.values, data), examples)
+    assert found.claimed is not None and int(found.claimed.sum()) >= int(examples.sum()) > 0
 
 
 def test_text_is_read_as_the_sequence_of_tokens() -> None:

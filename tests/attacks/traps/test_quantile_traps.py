@@ -67,7 +67,7 @@ def test_a_table_of_unknown_range_takes_public_examples() -> None:
     assert torch.equal(found_examples(result.values, batch.inputs, tolerance=1e-2), expected)
 
 
-def test_where_clients_send_weights_the_weights_are_small_and_as_much_is_claimed() -> None:
+def test_where_clients_send_weights_the_weights_are_small_and_as_much_is_read() -> None:
     spec = image_spec((1, 6, 6))
     batch, model = image_batch(spec, 20), dense_net(spec, 100)
     one_step = knowing(spec, local=LocalTraining(algorithm="fedavg", lr=0.1))
@@ -77,5 +77,7 @@ def test_where_clients_send_weights_the_weights_are_small_and_as_much_is_claimed
     assert torch.allclose(large[1].weight, 64 * small[1].weight, rtol=1e-5)
     assert torch.equal(*(activations(m, "1", batch.inputs) for m in (large, small)))
     assert sgd.claimed is not None and avg.claimed is not None
-    assert int(avg.claimed.sum()) == int(sgd.claimed.sum()) > 15
-    assert bool(found_examples(avg.values[avg.claimed], batch.inputs, tolerance=1e-3).sum() > 15)
+    assert int(sgd.claimed.sum()) > 15
+    # Off a grid, nothing in a difference of weights tells an example from the mean of two near copies.
+    assert int(avg.claimed.sum()) == 0
+    assert bool(found_examples(avg.values, batch.inputs, tolerance=1e-3).sum() > 15)

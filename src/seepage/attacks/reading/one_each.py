@@ -14,6 +14,7 @@ are taken for their means. Nothing here sees the truth.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from torch import Tensor
 from seepage.attacks.reading.direction_grid import LEVELS
 from seepage.attacks.reading.near_copies import NearCopies
 from seepage.attacks.reading.peeling.span import SignalSpan
+from seepage.attacks.reading.peeling.tolerances import ACCIDENTS
 from seepage.attacks.reading.products import ACCIDENT, proves, speaks_for
 from seepage.attacks.reading.scale import Scale, as_declared
 from seepage.models.precision import EXACT
@@ -146,9 +148,12 @@ def _believed_off_grid(case: _Case) -> bool:
     received, counted = case.received, case.counted
     if not case.declared or received.summed:
         return case.declared
-    if received.fine and not case.seen:
-        return 0 < received.span().rank <= round(received.expected or 0)
-    if case.seen and speaks_for(counted.evidence[counted.lone], surely=True):
+    evidence = counted.evidence[counted.lone]
+    if case.seen and speaks_for(evidence, surely=True):
+        return True
+    # Few products and the rank together, or the rank alone where there are none.
+    few = not case.seen or (speaks_for(evidence) and float(evidence.sum()) <= math.log(ACCIDENTS))
+    if received.fine and few and 0 < received.span().rank <= round(received.expected or 0):
         return True
     return _would_show(case)
 
