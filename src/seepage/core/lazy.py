@@ -32,4 +32,5 @@ def shares_memory(tensor: Tensor) -> bool:
     False
     """
     asked = getattr(torch._C, "_is_cow_tensor", None)
-    return asked is not None and bool(asked(tensor))
+    # sparse tensors have no memory of the usual kind to ask about
+    return asked is not None and tensor.layout is torch.strided and bool(asked(tensor))

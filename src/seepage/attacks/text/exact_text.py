@@ -161,7 +161,7 @@ def _settled(exchange: Exchange, known: Knowledge, ids: Tensor, notes: list[str]
     if left is not None and proven:
         # A wrong token changes as much of the update as its share in it: more than is left, or nobody knows.
         tokens = (ids != PADDING).sum(dim=1).clamp_min(1).double().cpu()
-        claimed = shares(exchange, known, Batch(ids, labels)) / tokens > _TIMES * left
+        claimed = shares(exchange, known, fed) / tokens > _TIMES * left
         proven = bool(claimed.all())
     if proven:
         notes.append(f"The update of these texts differs from the one sent by {left:.1g} of it: rounding.")
