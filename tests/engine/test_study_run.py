@@ -214,3 +214,13 @@ def test_killed_in_the_middle_it_resumes_in_processes_to_the_same_figures(
         assert mine.accuracy == theirs.accuracy and mine.exact == theirs.exact
         assert mine.leakage is not None and theirs.leakage is not None
         assert math.isclose(mine.leakage.value, theirs.leakage.value, abs_tol=1e-3)
+
+
+def test_whoever_writes_to_a_model_changes_no_other() -> None:
+    prepared = Points(parse_study(WANTED).grid()).trained(0)
+    first, before = prepared.model(5), prepared.model(5)
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter.add_(1.0)
+    for parameter, other in zip(prepared.model(5).parameters(), before.parameters(), strict=True):
+        assert torch.equal(parameter, other)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +41,7 @@ from seepage.models.hugging_face import masking_of
 from seepage.models.loading import build_model, builder_of, check_forward
 from seepage.models.outputs import doubts_about_outputs
 from seepage.protocol import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
-from seepage.protocol.copies import own_copy
+from seepage.protocol.copies import frozen_of, own_copy
 from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, TOKEN_CLASS
 from seepage.protocol.threat import sees_each_update
 from seepage.protocol.widening import model_placement
@@ -86,8 +85,8 @@ class Prepared:
     """What about the model makes figures doubtful, one sentence each."""
     states: dict[int, str] = field(default_factory=dict)
     """By seed, as they are asked for."""
-    alive: WeakValueDictionary[Any, nn.Module] = field(default_factory=WeakValueDictionary)
-    """Models of seeds that somebody holds."""
+    bases: dict[Any, nn.Module] = field(default_factory=dict)
+    """The last model that was built with frozen weights, which nobody writes to."""
     origins: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
     """By run and attack, as they are asked for: see `origin`."""
     not_tried: tuple[NotTried, ...] = ()
@@ -136,12 +135,13 @@ class Prepared:
     def model(self, seed: int) -> nn.Module:
         """The model that the server starts from under this seed."""
         key = (self.server_seed(seed), self.data(seed).spec)
-        alive = self.alive.get(key)
-        if alive is not None:  # what is frozen in it is held once, however large it is
-            return own_copy(alive)
-        built = _built(self.spec.model, self.model_source, key[1], key[0]).to(self.device)
-        self.alive[key] = built
-        return built
+        if key not in self.bases:
+            built = _built(self.spec.model, self.model_source, key[1], key[0]).to(self.device)
+            if not frozen_of(built):
+                return built
+            self.bases.clear()
+            self.bases[key] = built
+        return own_copy(self.bases[key])  # what is frozen in it is held once, however large it is
 
     def server_seed(self, seed: int) -> int:
         """For what the server draws: the model, and the randomness of an attack."""
