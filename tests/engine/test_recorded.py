@@ -25,10 +25,17 @@ def build() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 60), nn.ReLU(), nn.Linear(60, 10))
 
 
-def record(folder: Path, *, kind: str = "gradient", **protocol: Any) -> None:
+def for_tumours() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(30, 200), nn.ReLU(), nn.Linear(200, 2))
+
+
+def record(
+    folder: Path, *, kind: str = "gradient", data: str = "digits", model: Any = build, **protocol: Any
+) -> None:
     """What a simulation plays, as a recording."""
-    spec = parse_spec({"model": "build", "data": "digits", "seeds": [0], "protocol": protocol})
-    prepared = prepare(spec, model=build)
+    spec = parse_spec({"model": "build", "data": data, "seeds": [0], "protocol": protocol})
+    prepared = prepare(spec, model=model)
     played, recorder = Simulation(prepared, 0).play(None), Recorder(folder)
     held, _ = prepared._split(0)
     for exchange, rows in zip(played.exchanges, held, strict=True):
@@ -80,24 +87,24 @@ def test_weights_that_were_sent_are_read_as_their_change(tmp_path: Path) -> None
 
 
 def test_without_truth_there_are_claims_and_no_scores(tmp_path: Path) -> None:
-    record(tmp_path / "recorded", batch_size=4, clients=2)
+    record(tmp_path / "recorded", data="breast_cancer", model=for_tumours, batch_size=4, clients=2)
     found = seepage.audit(
-        model=build, recorded=tmp_path / "recorded", attacks=ATTACKS[:2], out=tmp_path / "out", **QUIET
+        model=for_tumours, recorded=tmp_path / "recorded", attacks=ATTACKS[:2], out=tmp_path / "out", **QUIET
     )
     assert {c.attack.name for c in found.cells} == {"analytic_extraction", "exact_extraction"}
     assert all(c.claims_right is None and not c.examples and not c.batch_scores for c in found.cells)
     verdict = found.to_json()["verdict"]
     assert verdict["outcome"] == "not_measured" and "vouches for 8 rows" in verdict["headline"]
     arrays = [found.folder.read_arrays(c.id) for c in found.cells if c.attack.name == "exact_extraction"]
-    assert [a["claims"].shape for a in arrays] == [(4, 64), (4, 64)]
+    assert [a["claims"].shape for a in arrays] == [(4, 30), (4, 30)]
     assert "no truth to check" in found.to_html().read_text()
 
 
 def test_a_claim_that_is_made_twice_counts_once(tmp_path: Path) -> None:
     """analytic_extraction claims an example for each unit that only it activates."""
-    record(tmp_path / "recorded", batch_size=2)
+    record(tmp_path / "recorded", data="breast_cancer", model=for_tumours, batch_size=2)
     found = seepage.audit(
-        model=build, recorded=tmp_path / "recorded", attacks="analytic_extraction", out=tmp_path / "out",
+        model=for_tumours, recorded=tmp_path / "recorded", attacks="analytic_extraction", out=tmp_path / "out",
         **QUIET,
     )  # fmt: skip
     (cell,) = found.cells

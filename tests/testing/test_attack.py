@@ -23,7 +23,7 @@ from seepage.testing import CheckFailed, check_attack
     ("name", "settings"),
     [
         ("exact_extraction", {}),
-        ("inverting_gradients", {"steps": 60}),
+        ("inverting_gradients", {"steps": 60, "tv": 0.1}),
         ("trap_weights", {}),
         ("class_fishing", {}),
     ],

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from seepage.core.errors import DataError, NotApplicable
 from seepage.core.types import Crafted, Exchange, Grant, Knowledge, Reconstruction
 from seepage.protocol import trainable
-from seepage.protocol.plainly import plainly
+from seepage.protocol.plainly import REPLAYED, ROUGH, plainly
 from seepage.protocol.widening import as_sent, wide_exchange, wide_model
 
 Around = Callable[[Any], Any]
@@ -25,14 +25,6 @@ Around = Callable[[Any], Any]
 
 
 Thing = TypeVar("Thing")
-_ROUGH = (
-    "Clients compute in mixed precision: their gradients are right to two or three digits, which attacks "
-    "here do not allow for, so that they get rough pictures and vouch for little."
-)
-_REPLAYED = (
-    "Clients do not train with plain SGD at a constant rate: the search plays their own kind of steps. One "
-    "step of Adam shows little more than the signs of a gradient."
-)
 
 
 class Attack(ABC):
@@ -91,9 +83,9 @@ class Attack(ABC):
             except NotApplicable:
                 if not self.replays:
                     raise
-                told = (_REPLAYED,)
+                told = (REPLAYED,)
         if known.local is not None and known.local.mixed_precision:
-            told += (_ROUGH,)
+            told += (ROUGH,)
         clients: list[tuple[int, ...]] = []
 
         def checked() -> Iterator[Exchange]:

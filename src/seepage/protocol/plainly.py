@@ -29,6 +29,14 @@ _READ = 0.01
 """Relative error up to which an entry of a gradient counts as read."""
 _ENOUGH = 0.999
 """Share of the entries that must be read. Derived: one entry in a thousand spoils a row of some hundred."""
+ROUGH = (
+    "Clients compute in mixed precision: their gradients are right to two or three digits, which attacks "
+    "here do not allow for, so that they get rough pictures and vouch for little."
+)
+REPLAYED = (
+    "Clients do not train with plain SGD at a constant rate: the search plays their own kind of steps. One "
+    "step of Adam shows little more than the signs of a gradient."
+)
 
 
 def plainly(

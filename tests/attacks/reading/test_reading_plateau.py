@@ -97,7 +97,7 @@ def as_shipped() -> dict[str, tuple[int, int, int]]:
 def test_the_populations_are_read_and_nothing_false_is_claimed() -> None:
     shipped = as_shipped()
     assert all(read > 0 for _, _, read in shipped.values())
-    assert sum(claimed for claimed, _, _ in shipped.values()) > 30
+    assert sum(claimed for claimed, _, _ in shipped.values()) >= 30
     assert all(wrong == 0 for _, wrong, _ in shipped.values())
 
 

@@ -88,7 +88,9 @@ def test_every_client_is_read_out_of_the_secure_sum(local: LocalTraining) -> Non
             assert torch.allclose(3 * exchange.update.tensors[name], own[name], rtol=1e-5, atol=1e-8)
     found = attack.run(seen.exchanges, known)
     far = misses(found.values, batches)
-    assert found.claimed is not None and int(found.claimed.sum()) == 12
+    # off a grid weight differences are too coarse to be vouched for
+    assert found.claimed is not None
+    assert int(found.claimed.sum()) == (0 if local.algorithm == "fedavg" else 12)
     assert bool((far.amin(dim=0) < 1e-4).all()) and bool((far.amin(dim=1)[found.claimed] < 1e-4).all())
     assert found.source is not None and "got a dead model" in " ".join(found.notes)
     for row, source in zip(far, found.source.tolist(), strict=True):  # of the victim of its round

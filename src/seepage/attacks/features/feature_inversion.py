@@ -71,8 +71,9 @@ class FeatureInversion(PerUpdateAttack):
         read: Reconstruction = resolve_name(READER)(exchange, known, layer, budget=limit)
         if read.space == INPUT_SPACE:
             return read  # the front can be inverted by itself
-        assert read.claimed is not None
-        features = read.values[read.claimed.to(read.values.device)]
+        assert read.confidence is not None
+        # what may be the mean of near copies has a picture too, which nobody claims
+        features = read.values[read.confidence.to(read.values.device) > 0]
         if not len(features):
             raise NotApplicable(
                 f"no features could be read for certain from layer '{layer.name}' "

@@ -301,7 +301,7 @@ def _candidates(peeling: Peeling, outcome: Outcome) -> _Candidates:
         read = _Candidates(
             found.features,
             outcome.certified,
-            1.0 / (1.0 + found.mismatch / EXACT) * outcome.certified,
+            1.0 / (1.0 + found.mismatch / EXACT) * (outcome.certified.double() + outcome.read) / 2,
             rows_once(found.support, active),
         )
     else:

@@ -25,6 +25,8 @@ class Outcome:
 
     certified: Tensor
     """(k,) bool: found examples that nothing contradicts, and that nothing else would explain as well."""
+    read: Tensor
+    """(k,) bool: those, and what would be certified if near copies had been ruled out."""
     contradicted: int
     """Found examples that what was read later contradicts."""
     alike: int
@@ -45,7 +47,9 @@ class Outcome:
         rows, found = peeling.remaining(), peeling.found
         if rows is None:
             nothing = torch.zeros(len(found), dtype=torch.bool, device=found.row.device)
-            return Outcome(nothing, 0, 0, 0, complete=False, open_rows=0, residual=0.0, agreement=0.0)
+            return Outcome(
+                nothing, nothing, 0, 0, 0, complete=False, open_rows=0, residual=0.0, agreement=0.0
+            )
         explained = (rows.norm <= BEYOND * rows.weight_noise) & (rows.bias.abs() <= BEYOND * rows.noise)
         norm = torch.zeros_like(peeling.residual.norm)
         clear = torch.zeros_like(peeling.active)
@@ -67,6 +71,7 @@ class Outcome:
         fires = (found.signals != 0).any(0)
         return Outcome(
             certified,
+            stands & ~coarse,
             contradicted=int((~stands).sum()),
             alike=int((stands & alike).sum()),
             coarse=int((stands & coarse & ~alike).sum()),
