@@ -104,8 +104,8 @@ def test_a_claim_that_is_made_twice_counts_once(tmp_path: Path) -> None:
     """analytic_extraction claims an example for each unit that only it activates."""
     record(tmp_path / "recorded", data="breast_cancer", model=for_tumours, batch_size=2)
     found = seepage.audit(
-        model=for_tumours, recorded=tmp_path / "recorded", attacks="analytic_extraction", out=tmp_path / "out",
-        **QUIET,
+        model=for_tumours, recorded=tmp_path / "recorded", attacks="analytic_extraction",
+        out=tmp_path / "out", **QUIET,
     )  # fmt: skip
     (cell,) = found.cells
     assert cell.claims >= cell.claimed_examples and 1 <= cell.claimed_examples <= 2
