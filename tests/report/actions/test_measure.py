@@ -9,7 +9,7 @@ from seepage.engine.grid import Grid
 from seepage.engine.spec import parse_spec
 from seepage.record import AuditLog, RunLog
 from seepage.report import render_html
-from seepage.report.actions import read_actions
+from seepage.report.actions import Actions, read_actions
 from seepage.report.actions.measure import left
 
 DEPLOYMENT = {
@@ -51,6 +51,15 @@ def test_every_listed_change_was_measured_and_stops_what_it_says(advised):
 def test_the_page_says_what_to_do_with_the_command(advised):
     html = render_html(advised)
     assert "What to do" in html and "--with share_layers" in html
+
+
+def test_what_was_not_measured_is_not_called_without_effect(advised, monkeypatch):
+    for found, said in (
+        (Actions(listed=(), not_measured=("Larger batches",)), "No change of this deployment was measured"),
+        (Actions(listed=(), without_effect=("Larger batches",)), "None of the changes that were measured"),
+    ):
+        monkeypatch.setattr("seepage.report.front.read_actions", lambda log, found=found: found)
+        assert said in render_html(advised)
 
 
 def test_advice_of_another_audit_is_not_shown(advised):
