@@ -54,6 +54,8 @@ QUICK: dict[str, dict[str, Any]] = {
     )
 }
 """Settings that make slow attacks quick; the default settings of the others are used."""
+QUICK["amplification"] = {"factor": 100.0}
+"""Nothing is saturated then. At 1e5 the last bits of a probe decide what a note says of label counts."""
 QUICK["adaptive"] = {"attack": "analytic_extraction", "knows": ["gaussian_noise", "pruning", "clipping"]}
 
 

@@ -111,7 +111,9 @@ class Session:
             if time.monotonic() - told >= _EVERY:
                 told = time.monotonic()
                 shown = {name: value for name, value in vars(progress).items() if name != "inputs"}
-                self.channel.answer({"progress": {**shown, "inputs": progress.inputs[:1, :_SHOWN]}})
+                # a search without candidates to show has none to cut
+                seen = progress.inputs[:1, :_SHOWN] if progress.inputs.ndim > 1 else progress.inputs
+                self.channel.answer({"progress": {**shown, "inputs": seen}})
 
         torch.manual_seed(seed)
         with listening(tell):
