@@ -83,8 +83,8 @@ class FeatureInversion(PerUpdateAttack):
         problem = pose_problem(exchange, known, num_examples=len(features))
         found, steps = self._pictures(problem, layer, features, clock)
         note = (
-            f"For each of {len(features)} feature vectors that were read its picture was searched for by itself, "
-            f"in {steps} steps: features of the pictures differ from those read by "
+            f"For each of {len(features)} feature vectors that were read its picture was searched for by "
+            f"itself, in {steps} steps: features of the pictures differ from those read by "
             f"{float(found.off.sqrt().median()):.1%} (median). Pictures are approximations: none is claimed."
         )
         return Reconstruction(
