@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from seepage.record import BASELINE, SCHEMA_VERSION, AuditLog, summarise
+from seepage.record import BASELINE, SCHEMA_VERSION, AuditLog, plain, summarise
 from seepage.report.columns import columns_line
 from seepage.report.judgement import verdict
 from seepage.report.plan import left_out
@@ -150,8 +150,8 @@ def to_json(log: AuditLog) -> dict[str, Any]:
             "headline": ruling.headline,
             "details": list(ruling.details),
         },
-        "attacks": [{"key": s.attack.key, **s.model_dump(mode="json")} for s in summaries],
-        "audit": header.model_dump(mode="json", include=ESSENTIALS),
+        "attacks": [{"key": s.attack.key, **plain(s)} for s in summaries],
+        "audit": plain(header.model_dump(include=ESSENTIALS)),
         "planned_cells": len(header.planned()),
         "missing_cells": [id_ for _, _, id_ in header.planned() if id_ not in there],
     }
