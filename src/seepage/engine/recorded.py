@@ -162,8 +162,8 @@ def _held(load: Any, client: int) -> tuple[Tensor, Tensor]:
         ) from error
     if isinstance(given, tuple):
         raise SpecError(
-            f"the truth's function returned {len(given)} loaders for client {client}: return the one that the "
-            "client trains on."
+            f"the truth's function returned {len(given)} loaders for client {client}: return the one that "
+            "the client trains on."
         )
     found = from_object(given, name=f"the truth of client {client}")
     return found.inputs, found.labels

@@ -52,8 +52,8 @@ def _check_called_alone(
     if missing := [name for name in wants if name not in given]:
         raise SpecError(
             f"the truth's function {getattr(load, '__name__', load)} takes {' and '.join(missing)}, which an "
-            "audit does not know: give one with an argument `client` (the partition's number) that returns that "
-            "client's inputs and labels, as in def truth(client): return x, y."
+            "audit does not know: give one with an argument `client` (the partition's number) that returns "
+            "that client's inputs and labels, as in def truth(client): return x, y."
         )
 
 
