@@ -142,7 +142,7 @@ def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> R
         num_examples=exchange.update.num_examples,
     )
     if not read.single:  # a single row cannot tell an example from the mean of two that are nearly alike
-        rows = replace(rows, claimed=torch.zeros(len(rows), dtype=torch.bool))
+        rows = replace(rows, claimed=torch.zeros(len(rows), dtype=torch.bool), if_declared=False)
     if not len(read):
         return rows
     better = Reconstruction(
@@ -153,6 +153,7 @@ def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> R
         support=rows_once(read.support.cpu(), 0 if rows.rows is None else rows.rows.active),
         rows=rows.rows,
         complete=read.complete,
+        if_declared=bool(read.claimed.any()),
         notes=(*rows.notes, *describe_without_bias(read)),
     )
     return better if read.complete else unite(better, rows, spec)
@@ -204,6 +205,7 @@ def _peeled(
         rows=RowCount(total=len(peeling.active), active=int(peeling.active.sum())),
         label_counts=counts,
         complete=outcome.complete if plain is None else plain.complete,
+        if_declared=outcome.if_declared if plain is None else bool(plain.claimed.any()),
         notes=(
             *describe(peeling, outcome, exchange, layer, gradient.steps, by_alphabet=plain is not None),
             *(() if plain is None else describe_by_alphabet(plain, exchange)),
