@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -51,15 +52,7 @@ def _nothing(spec: InputSpec) -> Dataset:
 
 
 def _looked_up(described: InputInfo) -> InputSpec:
-    return InputSpec(
-        modality=Modality(described.modality),
-        shape=described.shape,
-        num_classes=described.num_classes,
-        value_range=described.value_range,
-        mean=described.mean,
-        std=described.std,
-        vocabulary=described.vocabulary,
-    )
+    return InputSpec(**{**dict(described), "modality": Modality(described.modality)})
 
 
 def _guessed(build: Build, known: tuple[int, ...] | None) -> InputSpec:
@@ -72,9 +65,7 @@ def _guessed(build: Build, known: tuple[int, ...] | None) -> InputSpec:
             found.append((tried, outputs))
     if len(found) == 1:
         tried, outputs = found[0]
-        return InputSpec(
-            modality=tried.modality, shape=tried.shape, num_classes=max(2, outputs), value_range=None
-        )
+        return replace(tried, num_classes=max(2, outputs))
     several = f" It takes {' and '.join(str(spec.shape) for spec, _ in found[:4])}." if found else ""
     raise SpecError(
         "the model does not tell what one example is: say it, as in --input 3x32x32 (channels, height, "
