@@ -136,7 +136,7 @@ PLATEAU = {
     f"{DESCENT}:_DAMPING": (1 / 10, 10.0),
     f"{DESCENT}:_SMALLER": (1 / 2, 2.0),
     f"{DESCENT}:_LARGER": (1 / 2, 2.0),
-    f"{DESCENT}:_NEURONS_EACH": (2 / 3, 2.0),
+    "seepage.attacks.reading.unmixing.next_equations:_NEURONS_EACH": (2 / 3, 2.0),
 }
 
 
