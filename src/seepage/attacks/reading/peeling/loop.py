@@ -149,12 +149,13 @@ class Peeling:
             return self.found.select(self.found.row[:0])
         self._clock = self._clock or Clock(seconds=self.budget)
         apart, self.rough = None, None
+        whole = self.code.bounds() is None  # on an alphabet, what is taken away leaves no error
         if self.by_next is not None:
-            apart = self.by_next.unmix(self.residual, index, self.found, self._clock)
+            apart = self.by_next.unmix(self.residual, index, self.found, self._clock, whole=whole)
         new = self._told_apart(apart, rows, index)
         self.by_next_layer += len(new)
         if len(new) == 0 and self.by_signals is not None:
-            apart = self.by_signals.unmix(self.residual, index, self.found, self._clock)
+            apart = self.by_signals.unmix(self.residual, index, self.found, self._clock, whole=whole)
             new = self._told_apart(apart, rows, index)
             self.by_own_signals += len(new)
         if len(new) == 0 and self.unmixer is not None:

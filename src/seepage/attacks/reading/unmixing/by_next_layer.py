@@ -19,10 +19,10 @@ from seepage.attacks.reading.peeling.residual import Found, Residual
 from seepage.attacks.reading.peeling.tolerances import MOST_ROWS, SURE
 from seepage.attacks.reading.unmixing.assemble import Unmixed
 from seepage.attacks.reading.unmixing.descent import Roots
+from seepage.attacks.reading.unmixing.gather import gather
 from seepage.attacks.reading.unmixing.mixture import Mixture, column_space, mixture_of
 from seepage.attacks.reading.unmixing.next_equations import Span, descend
-from seepage.attacks.reading.unmixing.starts import starts_in
-from seepage.attacks.reading.unmixing.told import blur, told
+from seepage.attacks.reading.unmixing.told import blur
 from seepage.core.progress import Clock
 from seepage.models.between import Between
 from seepage.models.signals import ROUNDING, BackwardSignals
@@ -31,8 +31,8 @@ _ROWS_EACH = 2
 """Neurons for each unknown example below which no search is tried. Derived: of N equations, u only say where
 the span is, and u - 1 are unknowns."""
 _STARTS, _ROUNDS, _AT_ONCE = 48, 10, 8
-"""Starts at a time, how often, and the share of the unknown examples that is enough to go on with, for the
-others are easier to find when those are gone. Cost: time."""
+"""Starts at a time, rounds in vain, and the share of the unknown examples that is enough to go on with where
+the others are easier to find when those are gone. Cost: time."""
 
 
 class NextLayerUnmixer:
@@ -57,8 +57,13 @@ class NextLayerUnmixer:
         self.found = 0
         self._generator = torch.Generator().manual_seed(seed)
 
-    def unmix(self, residual: Residual, index: Tensor, found: Found, clock: Clock) -> Unmixed | None:
-        """Some of the examples that the rows `index` (r,) of a residual are made of; None: none is found."""
+    def unmix(
+        self, residual: Residual, index: Tensor, found: Found, clock: Clock, *, whole: bool = False
+    ) -> Unmixed | None:
+        """Some of the examples that the rows `index` (r,) of a residual are made of; None: none is found.
+
+        whole: as many as possible at once, for what is taken away leaves its error in the rest.
+        """
         self.unknown = None
         mixture = mixture_of(
             lambda: residual.columns(index, found),
@@ -72,17 +77,19 @@ class NextLayerUnmixer:
         if mixture is None or span is None:
             return None
         self.unknown = mixture.unknown
-        roots: list[Roots] = []
-        for _ in range(_ROUNDS):
-            if clock.expired:
-                break
-            roots.append(self._reached(mixture, span))
-            if sum(len(some.a) for some in roots) >= mixture.unknown / _AT_ONCE:
-                break
-        if not roots:
-            return None
-        equations = len(mixture.gates) - len(span.sizes) - mixture.unknown + 1
-        return told(self.signals, mixture, Roots.joined(roots), index, equations=equations)
+        told = gather(
+            mixture,
+            lambda starts: self._reached(mixture, span, starts),
+            self.signals,
+            index,
+            starts=_STARTS,
+            enough=1.0 if whole else 1 / _AT_ONCE,
+            patience=_ROUNDS,
+            equations=len(mixture.gates) - len(span.sizes) - mixture.unknown + 1,
+            generator=self._generator,
+            clock=clock,
+        )
+        return None if told is None else told.unmixed()
 
     def _span(self, residual: Residual, found: Found) -> Span | None:
         """What the next layer's gradient holds once the found examples are taken out of it as well."""
@@ -107,11 +114,9 @@ class NextLayerUnmixer:
         noise = max(float(typical), float(beyond) / (len(index) ** 0.5 + width**0.5))
         return Span(basis, sizes, noise, constant=float(bool(after.bias.any())))
 
-    def _reached(self, mixture: Mixture, span: Span) -> Roots:
+    def _reached(self, mixture: Mixture, span: Span, starts: Tensor) -> Roots:
         """Where some starts end, as far as that can be examples."""
         gates = mixture.gates * mixture.gate_size
-        all_of_it = torch.eye(mixture.unknown).to(gates)
-        starts = starts_in(mixture, all_of_it, _STARTS, self._generator)
         roots = descend(gates, mixture.ones, self.between, span, starts, self._generator)
         near = roots.residual <= SURE * self._expected(mixture, span, roots)
         return roots.select(near.nonzero().squeeze(1))

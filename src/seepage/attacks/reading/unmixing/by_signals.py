@@ -17,10 +17,10 @@ from seepage.attacks.reading.peeling.residual import Found, Residual
 from seepage.attacks.reading.peeling.tolerances import SURE
 from seepage.attacks.reading.unmixing.assemble import Unmixed
 from seepage.attacks.reading.unmixing.descent import Roots, descended
+from seepage.attacks.reading.unmixing.gather import gather
 from seepage.attacks.reading.unmixing.mixture import Mixture, mixture_of
 from seepage.attacks.reading.unmixing.signal_equations import SignalEquations
-from seepage.attacks.reading.unmixing.starts import starts_in
-from seepage.attacks.reading.unmixing.told import blur, told
+from seepage.attacks.reading.unmixing.told import blur
 from seepage.core.progress import Clock
 from seepage.models.curvature import SignalCurvature
 from seepage.models.signals import BackwardSignals
@@ -31,6 +31,9 @@ span is, and u - 1 are unknowns."""
 _STARTS, _IN_VAIN = 20, 3
 """Starts for a label, and labels in a row without an example after which no further one is tried: they
 come in the order of how well made-up inputs fit with them. Cost: time."""
+_ROUNDS, _AT_ONCE = 2, 2
+"""Rounds in vain that end it, and the share of the unknown examples that is enough to go on with. Cost:
+time."""
 _MOST_WORK = 1 << 25
 """Unknown examples times weights behind the layer, beyond which nothing is tried. Cost: a step from one start
 takes a few times as many operations."""
@@ -48,8 +51,10 @@ class SignalUnmixer:
         self._generator = torch.Generator().manual_seed(seed)
         self._curvature: SignalCurvature | None = None
 
-    def unmix(self, residual: Residual, index: Tensor, found: Found, clock: Clock) -> Unmixed | None:
-        """Some of the examples that the rows `index` (r,) of a residual are made of; None: none is found."""
+    def unmix(
+        self, residual: Residual, index: Tensor, found: Found, clock: Clock, *, whole: bool = False
+    ) -> Unmixed | None:
+        """As `NextLayerUnmixer.unmix`."""
         self.unknown = None
         mixture = mixture_of(
             lambda: residual.columns(index, found),
@@ -62,18 +67,30 @@ class SignalUnmixer:
         if mixture is None or mixture.unknown < 2 or mixture.unknown * self.behind > _MOST_WORK:
             return None
         self.unknown = mixture.unknown
-        roots, vain = [], 0
-        starts = starts_in(mixture, torch.eye(mixture.unknown).to(mixture.gates), _STARTS, self._generator)
+        told = gather(
+            mixture,
+            lambda starts: self._all_labels(mixture, starts, index, clock),
+            self.signals,
+            index,
+            starts=_STARTS,
+            enough=1.0 if whole else 1 / _AT_ONCE,
+            patience=_ROUNDS,
+            equations=len(index) - 2 * mixture.unknown + 1,
+            generator=self._generator,
+            clock=clock,
+        )
+        return None if told is None else told.unmixed()
+
+    def _all_labels(self, mixture: Mixture, starts: Tensor, index: Tensor, clock: Clock) -> Roots:
+        """Where starts (t, u) end with each label that an example seems to have."""
+        roots: list[Roots] = []
+        vain = 0
         for equations in self._likely_first(mixture, starts, index):
-            if clock.expired or vain == _IN_VAIN:
+            if roots and (clock.expired or vain == _IN_VAIN):
                 break
-            reached = self._reached(mixture, equations, starts)
-            vain = 0 if len(reached.a) else vain + 1
-            roots.append(reached)
-        if not roots:
-            return None
-        equations_left = len(index) - 2 * mixture.unknown + 1
-        return told(self.signals, mixture, Roots.joined(roots), index, equations=equations_left)
+            roots.append(self._reached(mixture, equations, starts))
+            vain = 0 if len(roots[-1].a) else vain + 1
+        return Roots.joined(roots)
 
     def _likely_first(self, mixture: Mixture, starts: Tensor, index: Tensor) -> list[SignalEquations]:
         """One for each label; those first that some example seems to have."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from seepage.attacks.reading.unmixing.descent import tangent_of
 from seepage.attacks.reading.unmixing.mixture import Mixture
+from seepage.attacks.reading.unmixing.polish import unit
 from seepage.models.curvature import SignalCurvature
 
 
@@ -32,14 +33,14 @@ class SignalEquations:
         """r (t, r), d (t, r) and the layer's outputs (t, N)."""
         outputs = a @ self.gates.T
         d = self.curvature.at(outputs, self.label)[0][:, self.index]
-        return self._outside(_unit(d)), d, outputs
+        return self._outside(unit(d)), d, outputs
 
     def normal(self, left: Tensor, values: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """J^T J (t, u - 1, u - 1) and J^T r (t, u - 1)."""
         size = values.norm(dim=1).clamp_min(torch.finfo(values.dtype).tiny)[:, None, None]
         moved = self.curvature.at(state, self.label, self.along)[1][:, self.index] / size
-        unit = _unit(values).unsqueeze(2)
-        moved = moved - unit * (unit.transpose(1, 2) @ moved)  # of d / |d|
+        own = unit(values).unsqueeze(2)
+        moved = moved - own * (own.transpose(1, 2) @ moved)  # of d / |d|
         moved = moved - self.directions @ (self.directions.T @ moved)
         return moved.transpose(1, 2) @ moved, (moved.transpose(1, 2) @ left.unsqueeze(2)).squeeze(2)
 
@@ -47,11 +48,8 @@ class SignalEquations:
         """(t,) by how much r moves where the layer's outputs are off by `each` (N,) at random."""
         chance = torch.randn(len(each), 1, generator=torch.Generator().manual_seed(0), dtype=each.dtype)
         moved = self.curvature.at(state, self.label, each.unsqueeze(1) * chance.to(each))[1]
-        return moved[:, self.index, 0].norm(dim=1) / values.norm(dim=1)
+        off: Tensor = moved[:, self.index, 0].norm(dim=1) / values.norm(dim=1)
+        return off
 
     def _outside(self, d: Tensor) -> Tensor:
         return d - (d @ self.directions) @ self.directions.T
-
-
-def _unit(d: Tensor) -> Tensor:
-    return d / d.norm(dim=1, keepdim=True).clamp_min(torch.finfo(d.dtype).tiny)
