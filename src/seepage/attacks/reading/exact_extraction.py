@@ -34,6 +34,7 @@ from seepage.attacks.reading.rows import rows_once
 from seepage.attacks.reading.scale import expected_kappa
 from seepage.attacks.reading.union import unite
 from seepage.attacks.reading.unmixing.by_next_layer import NextLayerUnmixer
+from seepage.attacks.reading.unmixing.by_signals import SignalUnmixer
 from seepage.attacks.reading.unmixing.starts import made_up_inputs
 from seepage.attacks.reading.unmixing.unmix import Unmixer
 from seepage.core.errors import NotApplicable
@@ -177,6 +178,7 @@ def _peeled(
         code,
         unmixer=Unmixer(signals.parameters, made_up, seed=known.seed) if sparse else None,
         by_next=by_next,
+        by_signals=None if layer.followed_by_relu else SignalUnmixer(signals, made_up, seed=known.seed),
         kappa=expected_kappa(exchange, known),
         budget=budget,
     )
