@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import io
 import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 import seepage
@@ -15,6 +17,7 @@ from seepage.engine.recorded import local_training
 from seepage.engine.source import Simulation
 from seepage.engine.spec import parse_spec
 from seepage.record.exchanges import ExchangeInfo, Recorder
+from seepage.report.terminal import print_summary
 
 ATTACKS = ["analytic_extraction", "exact_extraction", {"name": "inverting_gradients", "steps": 3}]
 QUIET = {"on_plan": lambda header: None, "engine": "here"}
@@ -126,8 +129,12 @@ def test_no_claim_is_never_called_safe(tmp_path: Path) -> None:
     page = found.to_html().read_text()
     for words in (page, said["headline"], *said["details"]):
         assert "no leak" not in words.lower() and "is safe" not in words.lower()
-    done = [cell for cell in found.cells if cell.status == "done"]
-    assert not done or "all zeros" in " ".join(done[0].notes)
+    # whether the attack refused or found nothing, the reader is told why, at once and in the terminal
+    assert any("all zeros" in line for line in said["details"])
+    with Console(width=100, record=True, file=io.StringIO()) as console:
+        print_summary(found, console)
+    shown = " ".join(console.export_text().split())
+    assert "What keeps attacks from it: The update is all zeros" in shown and "Baseline" not in shown
 
 
 def test_the_truth_may_be_a_function_of_the_client(tmp_path: Path) -> None:

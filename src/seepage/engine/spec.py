@@ -124,6 +124,7 @@ class ProtocolSpec(_Strict):
     local_batch_size: Count | None = None
     local_epochs: Count = 1
     local_steps: Count | None = None
+    """Local steps in all, however often they go through the data. None: what the epochs lead to."""
     lr: Number = Field(default=0.1, gt=0)
     momentum: Number = Field(default=0.0, ge=0, lt=1)
     weight_decay: Number = Field(default=0.0, ge=0)
