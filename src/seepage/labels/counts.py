@@ -139,8 +139,8 @@ def infer_label_counts(
 def _otherwise(exchange: Exchange, known: Knowledge, method: str) -> LabelEstimate:
     """After steps that cannot be read as plain SGD's. Nothing here is proven, but for a single example.
 
-    SGD whose rate falls adds up gradients as one at the mean rate does. Clipping hides the scale too, and Adam
-    leaves signs.
+    SGD whose rate falls adds up gradients as one at the mean rate does. Clipping hides the scale too, and
+    Adam leaves signs.
     """
     local, examples = known.local, exchange.update.num_examples
     assert local is not None

@@ -1,7 +1,7 @@
 """Label counts after steps of Adam, which leaves little more than signs of what the last layer learnt.
 
-The gradient of the weight from feature j to class c is the mean over the batch of (p_c - y_c) f_j, that of the
-bias the mean of p_c - y_c (Zhao et al. 2020, eq. 4).
+The gradient of the weight from feature j to class c is the mean over the batch of (p_c - y_c) f_j, that of
+the bias the mean of p_c - y_c (Zhao et al. 2020, eq. 4).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def sign_counts(evidence: Evidence, num_examples: int) -> Tensor:
 def mini_batch_counts(evidence: Evidence, num_examples: int, *, batch: int, way: float) -> Tensor:
     """The same where steps take mini-batches, drawn at random.
 
-    batch: examples of one. way: how far a weight goes whose gradient never changes sign, the sum of the rates.
+    batch: examples of one. way: how far a weight goes whose gradient keeps its sign, the sum of the rates.
     Adam moves a bias by the mean of its gradients over their root mean square. Over mini-batches of b with a
     share s_c of class c these have mean p_c - s_c and variance s_c (1 - s_c) / b, so it goes a part
 
