@@ -61,6 +61,7 @@ def audit(
     model: options.RecordedModel = None,
     truth: options.Truth = None,
     input_: options.Input = None,
+    known: options.Known = None,
     flower: options.FlowerApp = None,
     nodes: options.Nodes = 10,
     backend: options.Backend = "here",
@@ -110,12 +111,12 @@ def audit(
     if flower is not None:
         spec = _record_flower(spec, flower, nodes=nodes, backend=backend, rounds=rounds, clients=clients)
     if spec is not None and spec.is_dir():
-        given |= options.recorded(spec, model=model, truth=truth, input_=input_, seeds=seeds)
+        given |= options.recorded(spec, model=model, truth=truth, input_=input_, known=known, seeds=seeds)
         wanted = parse_spec(given)
-    elif model or truth or input_:
+    elif model or truth or input_ or known:
         wrong = "" if spec is None else f"'{spec}' is no folder that exists; "
         raise SpecError(
-            f"{wrong}--model, --truth and --input go with a folder of recorded exchanges: give one."
+            f"{wrong}--model, --truth, --input and --known go with a folder of recorded exchanges: give one."
         )
     else:
         wanted = parse_spec({**DEMO, **given}) if spec is None else read_spec(spec, **given)

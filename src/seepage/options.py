@@ -90,6 +90,14 @@ Input = Annotated[
         "height, width of images) or 64 (columns of a table).",
     ),
 ]
+Known = Annotated[
+    str | None,
+    typer.Option(
+        "--known",
+        help="Of recorded exchanges: what a server knows of the clients besides what was recorded, as in "
+        "lr=0.1,steps=1,optimizer=sgd,examples=32.",
+    ),
+]
 FlowerApp = Annotated[
     Path | None,
     typer.Option(
@@ -135,7 +143,13 @@ def where(
 
 
 def recorded(
-    folder: Path, *, model: str | None, truth: str | None, input_: str | None, seeds: str | None
+    folder: Path,
+    *,
+    model: str | None,
+    truth: str | None,
+    input_: str | None,
+    known: str | None,
+    seeds: str | None,
 ) -> dict[str, Any]:
     """A folder of recorded exchanges as keys of an audit file."""
     if model is None:
@@ -148,9 +162,23 @@ def recorded(
     described = None if input_ is None else _read("--input", _shape, input_)
     return {
         "model": model,
-        "recorded": {"folder": str(folder)} | ({} if described is None else {"shape": described}),
+        "recorded": {"folder": str(folder)}
+        | ({} if described is None else {"shape": described})
+        | ({} if known is None else _known(known)),
         **({} if truth is None else {"data": truth}),
     }
+
+
+def _known(text: str) -> dict[str, Any]:
+    """
+    >>> _known("lr=0.1,steps=1,examples=32")
+    {'examples': 32, 'local': {'lr': 0.1, 'steps': 1}}
+    """
+    said = _pairs(text)
+    if said is None:
+        raise SpecError(f"--known: '{text}' says nothing: write lr=0.1,steps=1,examples=32.")
+    whole = {"examples": said.pop("examples")} if "examples" in said else {}
+    return {**whole, "local": said}
 
 
 def numbers(option: str, text: str | None) -> tuple[int, ...] | None:
@@ -203,11 +231,19 @@ def changes(texts: list[str] | None) -> list[dict[str, Any]]:
     for text in texts or ():
         # "package.module:thing" has a colon of its own, and no equals sign before the next one
         name, colon, settings = text.rpartition(":") if "=" in text.rpartition(":")[2] else (text, "", "")
-        pairs = [part.partition("=") for part in settings.split(",")] if colon else []
-        if not name or any(not key.strip() or not value.strip() for key, _, value in pairs):
+        chosen = _pairs(settings) if colon else {}
+        if not name or chosen is None:
             raise SpecError(f"--with: '{text}' is no change: write name:setting=value,setting=value.")
-        found.append({"name": name, **{key.strip(): _value(value.strip()) for key, _, value in pairs}})
+        found.append({"name": name, **chosen})
     return found
+
+
+def _pairs(text: str) -> dict[str, Any] | None:
+    """setting=value,setting=value; None where that is not what it says."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    if any(not key.strip() or not value.strip() for key, _, value in pairs):
+        return None
+    return {key.strip(): _value(value.strip()) for key, _, value in pairs}
 
 
 def _value(text: str) -> Any:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import resource
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,26 @@ def test_local_training_is_known_where_it_can_be_replayed() -> None:
     assert known("delta", lr=0.1, steps=3, batch_size=2).num_steps(20) == 3
     assert known("weights", lr=0.1, epochs=2, batch_size=5).num_steps(10) == 4
     assert known("delta", lr=0.1, steps=1, optimizer="rmsprop") is None
+    assert known("delta", lr=0.1, epochs=2, shuffle=True).shuffle_seed is not None
+
+
+def test_what_a_server_knows_besides_is_given_with_the_audit(tmp_path: Path) -> None:
+    """FLARE tells a recorder no learning rate, and a server has one all the same."""
+    record(tmp_path / "recorded", kind="delta", batch_size=4, algorithm="fedavg", lr=0.1)
+    for file in (tmp_path / "recorded").glob("*.json"):
+        said = json.loads(file.read_text())
+        file.write_text(json.dumps({**said, "local": {}, "examples": None}))
+
+    def knowledge(**known: Any) -> str:
+        found = seepage.audit(
+            model=build, recorded={"folder": str(tmp_path / "recorded"), "shape": (1, 8, 8), **known},
+            attacks="exact_extraction", out=tmp_path / str(len(known)), **QUIET,
+        )  # fmt: skip
+        return found.header.threat.name + " ".join(found.cells[0].hindrances)
+
+    assert "-local_training" in (alone := knowledge()) and "-batch_size" in alone
+    told = knowledge(examples=4, local={"lr": 0.1, "steps": 1})
+    assert "-local_training" not in told and "-batch_size" not in told and "not recorded" not in told
 
 
 def test_thousands_of_exchanges_need_the_memory_of_one(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from seepage.core.errors import SpecError
 from seepage.core.registry import unknown
 from seepage.engine.gate import check_thresholds
 from seepage.engine.nearby import misplaced
-from seepage.record.exchanges import InputInfo
+from seepage.record.exchanges import InputInfo, LocalTrainingInfo
 
 AUTO: Final = "auto"
 """As `attacks`: every attack that fits the model, the data and the threat model, inside the budget."""
@@ -207,6 +207,10 @@ class RecordedSpec(_Strict):
     """What one example is, where neither the truth nor the recording says it."""
     shape: tuple[Count, ...] | None = None
     """The same in short, where the model tells the rest: (channels, height, width) or (columns,)."""
+    examples: Count | None = None
+    """How many each client trained on, in place of what the recording says."""
+    local: LocalTrainingInfo = LocalTrainingInfo()
+    """How clients trained: what is known of it, in place of what the recording says."""
 
     @model_validator(mode="before")
     @classmethod
