@@ -33,7 +33,7 @@ def recorded_data(spec: AuditSpec, data: Any, build: Build) -> Dataset:
     exchanges = chosen(spec.recorded)
     wanted = spec.data.name if data is None else data
     if isinstance(wanted, str) and wanted == NO_TRUTH:
-        described = spec.recorded.input or next((e.info.input for e in exchanges if e.info.input), None)
+        described = spec.recorded.input or next((said for e in exchanges if (said := e.info.input)), None)
         return _nothing(_looked_up(described) if described else _guessed(build, spec.recorded.shape))
     load = import_thing(wanted, function=True) if _is_reference(wanted) else wanted
     if callable(load) and "client" in inspect.signature(load).parameters:
