@@ -63,12 +63,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def pages() -> dict[str, str]:
     """By their place in the site, without the ending."""
     found = {
-        "attacks": _list(
-            "Attacks", "attacks", "What a server may try. An audit tries all that fit (`auto`)."
-        ),
-        "all-defenses": _list(
-            "Defenses", "defenses", "What clients or the protocol may do. [How to choose one](defenses.md)."
-        ),
         "metrics": "# Metrics\n\nWhat stands in a report, and how to read it.\n\n" + _whole("metrics"),
         "benchmarks": _benchmarks(),
         "api": _python(),
@@ -87,10 +81,9 @@ def _file(name: str) -> str:
     return name.replace(":", "-")
 
 
-def _list(title: str, kind: str, said: str) -> str:
-    lines = [f"# {title}", said, "| name | what |\n|---|---|"]
+def _list(kind: str) -> str:
     rows = [f"| [`{one.name}`]({kind}/{_file(one.name)}.md) | {_cell(one.summary)} |" for one in _all(kind)]
-    return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
+    return "| name | what |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def _whole(kind: str) -> str:
@@ -157,7 +150,12 @@ def _tables() -> str:
     return _table(("name", "what", "needs"), rows)
 
 
-_PARTS = {"threats": lambda: _whole("threats"), "tables": _tables}
+_PARTS = {
+    "attacks": lambda: _list("attacks"),
+    "defenses": lambda: _list("defenses"),
+    "tables": _tables,
+    "threats": lambda: _whole("threats"),
+}
 
 
 def _benchmarks() -> str:

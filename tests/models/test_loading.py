@@ -174,3 +174,10 @@ class GivesNan(nn.Module):
 def test_check_forward_says_what_does_not_fit(model: nn.Module, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         check_forward(model, ROWS)
+
+
+def test_a_table_that_is_wider_than_its_file_says_why() -> None:
+    spec = InputSpec(modality=Modality.TABULAR, shape=(9,), num_classes=2, categories=((3, 4), (5, 6, 7, 8)))
+    said = "the table's 5 columns are 9 values; write the function as build"
+    with pytest.raises(ModelError, match=said):
+        check_forward(nn.Linear(5, 2), spec)

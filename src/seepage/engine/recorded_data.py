@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,9 +36,26 @@ def recorded_data(spec: AuditSpec, data: Any, build: Build) -> Dataset:
         described = spec.recorded.input or next((said for e in exchanges if (said := e.info.input)), None)
         return _nothing(_looked_up(described) if described else _guessed(build, spec.recorded.shape))
     load = import_thing(wanted, function=True) if _is_reference(wanted) else wanted
-    if callable(load) and "client" in inspect.signature(load).parameters:
-        return by_client(load, exchanges, partial(load_data, **spec.data.options))
+    if callable(load):
+        parameters = inspect.signature(load).parameters
+        if "client" in parameters:
+            return by_client(load, exchanges, partial(load_data, **spec.data.options))
+        _check_called_alone(load, parameters, spec.data.options)
     return load_data(wanted, **spec.data.options)
+
+
+def _check_called_alone(
+    load: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
+) -> None:
+    """Flower's own load_data(partition_id, num_partitions) is not called by guessing what it wants."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    wants = [p.name for p in parameters.values() if p.kind in named and p.default is p.empty]
+    if missing := [name for name in wants if name not in given]:
+        raise SpecError(
+            f"the truth's function {getattr(load, '__name__', load)} takes {' and '.join(missing)}, which an "
+            "audit does not know: give one with an argument `client` (the partition's number) that returns "
+            "that client's inputs and labels, as in def truth(client): return x, y."
+        )
 
 
 def _is_reference(wanted: Any) -> bool:

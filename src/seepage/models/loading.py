@@ -167,7 +167,7 @@ def check_forward(
         raise ModelError(
             f"the model does not take a batch of shape {tuple(examples.shape)}, two examples of shape "
             f"{spec.shape}{_first_layer(model)} ({type(error).__name__}: {reason(error)}): "
-            f"{_fitting(model, examples)}."
+            f"{_one_hot(spec)}{_fitting(model, examples)}."
         ) from error
     shape = _checked_output(output, spec)
     _check_wide(model, examples)
@@ -264,6 +264,17 @@ def _dummy_examples(model: nn.Module, spec: InputSpec, device: torch.device | st
     # A ramp, not noise: reproducible without a random state, and not so uniform that it hides a NaN.
     ramp = torch.linspace(low, high, 2 * math.prod(spec.shape), device=target).reshape(2, *spec.shape)
     return spec.to_model(ramp).to(dtype)
+
+
+def _one_hot(spec: InputSpec) -> str:
+    """Where a table's categories make it wider than its file, which a model for the file's columns misses."""
+    if not spec.categories:
+        return ""
+    columns = spec.shape[0] - sum(len(group) - 1 for group in spec.categories)
+    return (
+        f"each category has a column of its own, so that the table's {columns} columns are {spec.shape[0]} "
+        "values; write the function as build(spec) and size the first layer by spec.shape[0], or "
+    )
 
 
 def _first_layer(model: nn.Module) -> str:
