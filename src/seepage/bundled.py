@@ -28,7 +28,7 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     taken = signature.parameters.values()
     bundles: dict[str, Any] = {one.name: one.annotation for one in taken if is_dataclass(one.annotation)}
-    flat = []
+    flat: list[inspect.Parameter] = []
     for one in taken:
         kind = bundles.get(one.name)
         flat += [one] if kind is None else inspect.signature(kind, eval_str=True).parameters.values()

@@ -145,6 +145,13 @@ class Recorded:
             "height, width of images) or 64 (columns of a table).",
         ),
     ] = None
+    known: Annotated[
+        str | None,
+        typer.Option(
+            help="Of recorded exchanges: what a server knows of the clients besides what was recorded, as in "
+            "lr=0.1,steps=1,optimizer=sgd,examples=32.",
+        ),
+    ] = None
 
     def keys(self, folder: Path, *, seeds: str | None) -> dict[str, Any]:
         """A folder of recorded exchanges as keys of an audit file."""
@@ -158,16 +165,19 @@ class Recorded:
         described = None if self.input_ is None else _read("--input", _shape, self.input_)
         return {
             "model": self.model,
-            "recorded": {"folder": str(folder)} | ({} if described is None else {"shape": described}),
+            "recorded": {"folder": str(folder)}
+            | ({} if described is None else {"shape": described})
+            | ({} if self.known is None else _known(self.known)),
             **({} if self.truth is None else {"data": self.truth}),
         }
 
     def refuse_without(self, folder: Path | None) -> None:
         """These options say nothing about an audit file."""
-        if self.model or self.truth or self.input_:
+        if self.model or self.truth or self.input_ or self.known:
             wrong = "" if folder is None else f"'{folder}' is no folder that exists; "
             raise SpecError(
-                f"{wrong}--model, --truth and --input go with a folder of recorded exchanges: give one."
+                f"{wrong}--model, --truth, --input and --known go with a folder of recorded exchanges: "
+                "give one."
             )
 
 
@@ -210,6 +220,18 @@ class FlowerRun:
             clients=numbers("--clients", self.clients),
         )
         return place, f"recorded {len(recorded)} exchanges of the Flower app in {place}."
+
+
+def _known(text: str) -> dict[str, Any]:
+    """
+    >>> _known("lr=0.1,steps=1,examples=32")
+    {'examples': 32, 'local': {'lr': 0.1, 'steps': 1}}
+    """
+    said = _pairs(text)
+    if said is None:
+        raise SpecError(f"--known: '{text}' says nothing: write lr=0.1,steps=1,examples=32.")
+    whole = {"examples": said.pop("examples")} if "examples" in said else {}
+    return {**whole, "local": said}
 
 
 def numbers(option: str, text: str | None) -> tuple[int, ...] | None:
@@ -262,11 +284,19 @@ def changes(texts: list[str] | None) -> list[dict[str, Any]]:
     for text in texts or ():
         # "package.module:thing" has a colon of its own, and no equals sign before the next one
         name, colon, settings = text.rpartition(":") if "=" in text.rpartition(":")[2] else (text, "", "")
-        pairs = [part.partition("=") for part in settings.split(",")] if colon else []
-        if not name or any(not key.strip() or not value.strip() for key, _, value in pairs):
+        chosen = _pairs(settings) if colon else {}
+        if not name or chosen is None:
             raise SpecError(f"--with: '{text}' is no change: write name:setting=value,setting=value.")
-        found.append({"name": name, **{key.strip(): _value(value.strip()) for key, _, value in pairs}})
+        found.append({"name": name, **chosen})
     return found
+
+
+def _pairs(text: str) -> dict[str, Any] | None:
+    """setting=value,setting=value; None where that is not what it says."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    if any(not key.strip() or not value.strip() for key, _, value in pairs):
+        return None
+    return {key.strip(): _value(value.strip()) for key, _, value in pairs}
 
 
 def _value(text: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,7 @@ def recorded_data(spec: AuditSpec, data: Any, build: Build) -> Dataset:
     exchanges = chosen(spec.recorded)
     wanted = spec.data.name if data is None else data
     if isinstance(wanted, str) and wanted == NO_TRUTH:
-        described = spec.recorded.input or next((e.info.input for e in exchanges if e.info.input), None)
+        described = spec.recorded.input or next((said for e in exchanges if (said := e.info.input)), None)
         return _nothing(_looked_up(described) if described else _guessed(build, spec.recorded.shape))
     load = import_thing(wanted, function=True) if _is_reference(wanted) else wanted
     if callable(load):
@@ -68,15 +69,7 @@ def _nothing(spec: InputSpec) -> Dataset:
 
 
 def _looked_up(described: InputInfo) -> InputSpec:
-    return InputSpec(
-        modality=Modality(described.modality),
-        shape=described.shape,
-        num_classes=described.num_classes,
-        value_range=described.value_range,
-        mean=described.mean,
-        std=described.std,
-        vocabulary=described.vocabulary,
-    )
+    return InputSpec(**{**dict(described), "modality": Modality(described.modality)})
 
 
 def _guessed(build: Build, known: tuple[int, ...] | None) -> InputSpec:
@@ -89,9 +82,7 @@ def _guessed(build: Build, known: tuple[int, ...] | None) -> InputSpec:
             found.append((tried, outputs))
     if len(found) == 1:
         tried, outputs = found[0]
-        return InputSpec(
-            modality=tried.modality, shape=tried.shape, num_classes=max(2, outputs), value_range=None
-        )
+        return replace(tried, num_classes=max(2, outputs))
     several = f" It takes {' and '.join(str(spec.shape) for spec, _ in found[:4])}." if found else ""
     raise SpecError(
         "the model does not tell what one example is: say it, as in --input 3x32x32 (channels, height, "

@@ -14,7 +14,7 @@ from seepage.core.errors import SpecError
 from seepage.core.registry import unknown
 from seepage.engine.gate import check_thresholds
 from seepage.engine.nearby import misplaced
-from seepage.record.exchanges import InputInfo
+from seepage.record.exchanges import InputInfo, LocalTrainingInfo
 
 AUTO: Final = "auto"
 """As `attacks`: every attack that fits the model, the data and the threat model, inside the budget."""
@@ -124,6 +124,7 @@ class ProtocolSpec(_Strict):
     local_batch_size: Count | None = None
     local_epochs: Count = 1
     local_steps: Count | None = None
+    """Local steps in all, however often they go through the data. None: what the epochs lead to."""
     lr: Number = Field(default=0.1, gt=0)
     momentum: Number = Field(default=0.0, ge=0, lt=1)
     weight_decay: Number = Field(default=0.0, ge=0)
@@ -206,6 +207,10 @@ class RecordedSpec(_Strict):
     """What one example is, where neither the truth nor the recording says it."""
     shape: tuple[Count, ...] | None = None
     """The same in short, where the model tells the rest: (channels, height, width) or (columns,)."""
+    examples: Count | None = None
+    """How many each client trained on, in place of what the recording says."""
+    local: LocalTrainingInfo = LocalTrainingInfo()
+    """How clients trained: what is known of it, in place of what the recording says."""
 
     @model_validator(mode="before")
     @classmethod

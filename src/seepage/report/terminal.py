@@ -117,11 +117,13 @@ def _rich_table(table: AttackTable, last_columns: int, widest_name: int) -> Rich
     unit = f", {table.main.suffix}" if table.main.suffix else ""
     rich = RichTable(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     rich.add_column("Attack", overflow="fold", no_wrap=True)
-    for title in ("Exact", f"{table.main.title}{unit}\n(95 % interval)", "Baseline\n(95 % interval)"):
+    figures = ("Exact", f"{table.main.title}{unit}\n(95 % interval)", "Baseline\n(95 % interval)")
+    for title in figures if table.scored else ():
         rich.add_column(title, justify="right", no_wrap=True)
     if table.second:
         rich.add_column(table.second.title, justify="right", no_wrap=True)
-    for title in ("Claims\nright", "Labels", "Time")[:last_columns]:
+    last = ("Claims\nright", "Labels", "Time") if table.scored else ("Claims", "Time")
+    for title in last[:last_columns]:
         rich.add_column(title, justify="right", no_wrap=True)
     for row in table.rows:
         rich.add_row(*_cells(row, table, last_columns, widest_name))
@@ -139,6 +141,8 @@ def _cells(row: AttackRow, table: AttackTable, last_columns: int, widest_name: i
         text = Text(f"{mean}\n({interval})" if interval else mean)
         return text.append(f"\n{note}", style="dim") if note else text
 
+    if not table.scored:
+        return [name, *(Text(value) for value in (row.claims, row.time)[:last_columns])]
     second = [Text(row.second)] if table.second else []
     return [
         name,

@@ -34,6 +34,7 @@ from seepage.attacks.reading.rows import rows_once
 from seepage.attacks.reading.scale import expected_kappa
 from seepage.attacks.reading.union import unite
 from seepage.attacks.reading.unmixing.by_next_layer import NextLayerUnmixer
+from seepage.attacks.reading.unmixing.by_signals import SignalUnmixer
 from seepage.attacks.reading.unmixing.starts import made_up_inputs
 from seepage.attacks.reading.unmixing.unmix import Unmixer
 from seepage.core.errors import NotApplicable
@@ -142,7 +143,7 @@ def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> R
         num_examples=exchange.update.num_examples,
     )
     if not read.single:  # a single row cannot tell an example from the mean of two that are nearly alike
-        rows = replace(rows, claimed=torch.zeros(len(rows), dtype=torch.bool))
+        rows = replace(rows, claimed=torch.zeros(len(rows), dtype=torch.bool), if_declared=False)
     if not len(read):
         return rows
     better = Reconstruction(
@@ -153,6 +154,7 @@ def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> R
         support=rows_once(read.support.cpu(), 0 if rows.rows is None else rows.rows.active),
         rows=rows.rows,
         complete=read.complete,
+        if_declared=bool(read.claimed.any()),
         notes=(*rows.notes, *describe_without_bias(read)),
     )
     return better if read.complete else unite(better, rows, spec)
@@ -176,6 +178,7 @@ def _peeled(
         code,
         unmixer=Unmixer(signals.parameters, made_up, seed=known.seed) if sparse else None,
         by_next=by_next,
+        by_signals=None if layer.followed_by_relu else SignalUnmixer(signals, made_up, seed=known.seed),
         kappa=expected_kappa(exchange, known),
         budget=budget,
     )
@@ -204,6 +207,7 @@ def _peeled(
         rows=RowCount(total=len(peeling.active), active=int(peeling.active.sum())),
         label_counts=counts,
         complete=outcome.complete if plain is None else plain.complete,
+        if_declared=outcome.if_declared if plain is None else bool(plain.claimed.any()),
         notes=(
             *describe(peeling, outcome, exchange, layer, gradient.steps, by_alphabet=plain is not None),
             *(() if plain is None else describe_by_alphabet(plain, exchange)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.reading.one_each import Counted, Received, one_each, step_of
+from seepage.attacks.reading.one_each import Counted, OneEach, Received, one_each, step_of
 from seepage.attacks.reading.peeling.codes import Code, TokenCode
 from seepage.attacks.reading.peeling.loop import Peeling
 from seepage.attacks.reading.peeling.residual import Found, row_norms
@@ -41,6 +41,8 @@ class Outcome:
     """Norm of the layer's residual over that of its gradient."""
     agreement: float
     """Share of the rows in which certified examples fire that are explained."""
+    if_declared: bool = False
+    """As `Reconstruction.if_declared`."""
 
     @staticmethod
     def of(peeling: Peeling) -> Outcome:
@@ -65,7 +67,8 @@ class Outcome:
         if int((doubtful & ~stands).sum()) > FEW * int(doubtful.sum()):
             stands = stands & found.exact
         coarse = doubtful & ~_accurate(found, peeling.code)
-        alike = ~_one_each(peeling)
+        known = _one_each(peeling)
+        alike = ~known.single
         certified = stands & ~coarse & ~alike
         total = (peeling.residual.norm * abs(peeling.residual.factor)).double().norm()
         fires = (found.signals != 0).any(0)
@@ -79,14 +82,15 @@ class Outcome:
             open_rows=int((~explained).sum()),
             residual=float(norm.double().norm() / total),
             agreement=float(clear[fires].double().mean()) if bool(fires.any()) else 0.0,
+            if_declared=known.if_declared and bool(certified.any()),
         )
 
 
-def _one_each(peeling: Peeling) -> Tensor:
-    """(k,) bool: found examples that are no means of several. A token is none."""
+def _one_each(peeling: Peeling) -> OneEach:
+    """Which of the found examples are no means of several. A token is none."""
     found = peeling.found
     if isinstance(peeling.code, TokenCode) or not len(found):
-        return found.exact | bool(len(found))
+        return OneEach(found.exact | bool(len(found)), if_declared=False)
     counted = Counted(
         features=found.features,
         labels=found.labels,
@@ -105,6 +109,7 @@ def _one_each(peeling: Peeling) -> Tensor:
         fine=peeling.residual.fine,
         signals=peeling.signals,
         span=lambda: peeling.certifier.spanned(peeling.active),
+        left=lambda rows: peeling.residual.weights(rows, found),
     )
     return one_each(counted, received)
 
