@@ -55,6 +55,20 @@ def test_running_statistics_of_earlier_rounds_and_no_bias_are_read_through() -> 
     assert result.complete and wrong == 0
 
 
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.SiLU])
+def test_a_narrower_next_layer_whose_statistics_do_not_tell_the_mean_is_read_through(
+    activation: type[nn.Module],
+) -> None:
+    torch.manual_seed(12)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 150), nn.BatchNorm1d(150), activation(), nn.Linear(150, 40),
+        nn.BatchNorm1d(40), activation(), nn.Linear(40, 5),
+    )  # fmt: skip
+    for seed in (61, 62):
+        result, wrong = read(model, rows(seed, 10), TABLE, training=TRAIN)
+        assert result.complete and wrong == 0
+
+
 def test_one_local_step_is_claimed_on_a_grid_alone() -> None:
     step = replace(TRAIN, algorithm="fedavg", lr=0.1)
     assert read(network(), pictures(54, 8), training=step)[1] == 0
