@@ -155,8 +155,6 @@ def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> R
         kappa=expected_kappa(exchange, known) if gradient.steps == 1 else None,
         num_examples=exchange.update.num_examples,
     )
-    if not read.single:  # a single row cannot tell an example from the mean of two that are nearly alike
-        rows = replace(rows, claimed=torch.zeros(len(rows), dtype=torch.bool), if_declared=False)
     if not len(read):
         return rows
     better = Reconstruction(
