@@ -95,6 +95,8 @@ class Cell(Record):
     knowledge: tuple[Common, ...] = ()
     """What the server was allowed to know, one plain sentence each."""
     notes: tuple[Common, ...] = ()
+    hindrances: tuple[Common, ...] = ()
+    """What about a recorded exchange keeps attacks from it, where this one has no example for sure."""
     crafted: bool | None = None
     """Whether the server chose the weights it sent; None where the log does not say."""
     cost: Cost | None = None

@@ -129,7 +129,7 @@ def summarise_attack(log: AuditLog, attack: AttackRef) -> AttackSummary:
         crafted=done[0].crafted if done else None,
         peak_memory_mb=max((c.peak_memory_mb for c in costs), default=0.0),
         knowledge=done[0].knowledge if done else (),
-        notes=tuple(dict.fromkeys(note for c in done for note in c.notes)),
+        notes=tuple(dict.fromkeys(note for c in done for note in (*c.notes, *c.hindrances))),
     )
 
 

@@ -1,4 +1,4 @@
-"""The verdict on recorded exchanges whose truth nobody gave: claims and certificates, and nothing else."""
+"""Recorded exchanges: what keeps attacks from them, and the verdict where nobody gave the truth."""
 
 from __future__ import annotations
 
@@ -49,3 +49,17 @@ def without_truth(
     if found > 1:
         headline = headline.replace(" that it", ", each counted once, that it")
     return "claimed", headline, tuple(details)
+
+
+def hindrances(log: AuditLog) -> list[str]:
+    """What about the recorded exchanges keeps attacks from them, and how many of them it is about."""
+    seeds: dict[str, set[int]] = {}
+    for cell in log.cells:
+        for said in cell.hindrances:
+            seeds.setdefault(said, set()).add(cell.seed)
+    whole = len(log.header.seeds)
+
+    def which(found: set[int]) -> str:
+        return "it" if whole == 1 else f"{len(found)} of {whole} exchanges"
+
+    return [f"What keeps attacks from {which(found)}: {said}" for said, found in seeds.items()]
