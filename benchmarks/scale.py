@@ -252,7 +252,7 @@ def plot(results: dict[str, dict[str, float]]) -> str:
     colours = dict(zip(VIEWS, ("#b3261e", "#1f6f8b", "#5b8c2a"), strict=True))
     width, height, left, top = 340, 220, 60, 40
     panels = (
-        ("CPU ms for each client", "ms_each", 25.0),
+        ("CPU ms for each client", "ms_each", 40.0),
         ("peak memory, MB", "peak_mb", float(MOST_MEMORY)),
     )
     parts = [
