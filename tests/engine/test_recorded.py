@@ -10,11 +10,13 @@ import pytest
 import torch
 from rich.console import Console
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import seepage
 from seepage.core.errors import SeepageError, SpecError
 from seepage.engine.prepare import prepare
 from seepage.engine.recorded import local_training
+from seepage.engine.recorded_data import recorded_data
 from seepage.engine.source import Simulation
 from seepage.engine.spec import parse_spec
 from seepage.record.exchanges import ExchangeInfo, Recorder
@@ -249,3 +251,24 @@ def test_what_is_recorded_of_a_client_s_training_reaches_the_replay() -> None:
     training = local_training(info)
     assert training is not None and training.optimizer == "adamw" and not training.plain
     assert {name: getattr(training, name) for name in said} == said
+
+
+def test_the_truth_of_a_client_may_be_a_loader_and_what_cannot_be_is_told(tmp_path: Path) -> None:
+    record(tmp_path / "recorded", kind="gradient", batch_size=4, clients=2)
+    x, y = torch.rand(8, 1, 8, 8), torch.arange(8)
+    loaders = [DataLoader(TensorDataset(x[own], y[own]), batch_size=4) for own in (slice(0, 4), slice(4, 8))]
+    asked = parse_spec({"model": "mlp", "recorded": {"folder": str(tmp_path / "recorded")}})
+
+    def truth(load: Any) -> Any:
+        return recorded_data(asked, load, lambda spec: build())
+
+    found = truth(lambda client: loaders[client])
+    assert torch.equal(found.inputs, x)
+    assert torch.equal(found.labels, y)
+    assert found.owners is not None and found.owners.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    with pytest.raises(SpecError, match="returned 2 loaders for client 0: return the one"):
+        truth(lambda client: (loaders[0], loaders[1]))
+    with pytest.raises(SpecError, match="failed for client 0 with ZeroDivisionError"):
+        truth(lambda client: 1 / client)
+    with pytest.raises(SpecError, match="takes partition_id and num_partitions, which an"):
+        truth(lambda partition_id, num_partitions: (x, y))

@@ -68,6 +68,7 @@ def run_cell(
         space=result.space,
         candidates=len(result),
         complete=result.complete,
+        claims_if_declared=result.if_declared,
         label_counts=None if counts is None else tuple(int(c) for c in counts),
         knowledge=_knowledge_in_words(prepared, ref, known),
         notes=(*result.notes, *_promises(prepared, played.rounds)),

@@ -6,17 +6,20 @@ nothing of it, so that ten thousand need the memory of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from seepage.core.errors import SpecError
 from seepage.core.types import Grant, LocalTraining
+from seepage.core.user_code import USER_CODE_ERRORS, reason
 from seepage.data import Dataset
+from seepage.data.objects import from_object
 from seepage.engine.spec import NO_TRUTH, AuditSpec, RecordedSpec
 from seepage.protocol import custom_threat
 from seepage.record.exchanges import ExchangeInfo, Known, RecordedExchange, RecordedFolder
@@ -146,13 +149,32 @@ def by_client(load: Any, exchanges: Sequence[RecordedExchange], make: Any) -> Da
 
     make: from (inputs, labels) to a data set.
     """
-    parts: Mapping[int, Any] = {client: load(client=client) for client in _clients(exchanges)}
-    pairs = {client: (torch.as_tensor(x), torch.as_tensor(y)) for client, (x, y) in parts.items()}
+    pairs = {client: _held(load, client) for client in _clients(exchanges)}
     whole: Dataset = make(
         (torch.cat([x for x, _ in pairs.values()]), torch.cat([y for _, y in pairs.values()]))
     )
     owners = torch.cat([torch.full((len(y),), client) for client, (_, y) in pairs.items()])
     return whole.owned_by(owners)
+
+
+def _held(load: Any, client: int) -> tuple[Tensor, Tensor]:
+    """A client's examples and labels, as arrays or in whatever else data may come."""
+    try:
+        given = load(client=client)
+        if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], DataLoader):
+            return torch.as_tensor(given[0]), torch.as_tensor(given[1])
+    except USER_CODE_ERRORS as error:
+        raise SpecError(
+            f"the truth's function failed for client {client} with {type(error).__name__}: {reason(error)}; "
+            "call it by itself to see where."
+        ) from error
+    if isinstance(given, tuple):
+        raise SpecError(
+            f"the truth's function returned {len(given)} loaders for client {client}: return the one that "
+            "the client trains on."
+        )
+    found = from_object(given, name=f"the truth of client {client}")
+    return found.inputs, found.labels
 
 
 def _clients(exchanges: Sequence[RecordedExchange]) -> list[int]:

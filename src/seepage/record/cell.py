@@ -88,6 +88,8 @@ class Cell(Record):
     how many of the claims differ from each other."""
     complete: bool | None = None
     """The attack certifies that the update holds nothing else; None where it cannot tell."""
+    claims_if_declared: bool = False
+    """Claims that hold only if the clients declared the right number of their examples are among them."""
     label_counts: tuple[int, ...] | None = None
     true_label_counts: tuple[int, ...] | None = None
     knowledge: tuple[Common, ...] = ()

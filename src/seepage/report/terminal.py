@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from seepage.record import BASELINE, SCHEMA_VERSION, AuditLog, summarise
+from seepage.record import BASELINE, SCHEMA_VERSION, AuditLog, plain, summarise
+from seepage.report.actions import read_actions
 from seepage.report.columns import columns_line
 from seepage.report.judgement import verdict
 from seepage.report.plan import left_out
@@ -77,6 +78,8 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     columns, name = next((s for s in shapes if _wide(table, s, console) <= width), (0, NAME_WIDTH))
     name = next((n for n in WIDER if _wide(table, (columns, n), console) <= width), name)
     console.print(_rich_table(table, columns, name), width=width)
+    for told in _advice(log):
+        console.print(Text(printable(told)), width=width)
     for line in server_s_view(log, [cell for cell in log.cells if cell.attack.name != BASELINE]):
         console.print(Text(printable(line)), width=width)
     for row in table.rows:
@@ -93,6 +96,17 @@ def _taken(log: AuditLog) -> str:
     if header.input.modality != "tabular":
         return ""
     return f"Data: {header.data_examples:,} rows of {header.data_source}."
+
+
+def _advice(log: AuditLog) -> list[str]:
+    """What to do, as the page has it first: measured on this deployment, the best first."""
+    found = read_actions(log)
+    if found is None or not found.listed:
+        return []
+    lines = ["", "What to do, measured on this deployment, the best first:"]
+    for number, one in enumerate(found.listed, 1):
+        lines += [f"{number}. {one.title}. {one.stops}", f"   {one.command}"]
+    return [*lines, *([found.basis] if found.basis else []), ""]
 
 
 def _wide(table: AttackTable, shape: tuple[int, int], console: Console) -> int:
@@ -155,8 +169,8 @@ def to_json(log: AuditLog) -> dict[str, Any]:
             "headline": ruling.headline,
             "details": list(ruling.details),
         },
-        "attacks": [{"key": s.attack.key, **s.model_dump(mode="json")} for s in summaries],
-        "audit": header.model_dump(mode="json", include=ESSENTIALS),
+        "attacks": [{"key": s.attack.key, **plain(s)} for s in summaries],
+        "audit": plain(header.model_dump(include=ESSENTIALS)),
         "planned_cells": len(header.planned()),
         "missing_cells": [id_ for _, _, id_ in header.planned() if id_ not in there],
     }

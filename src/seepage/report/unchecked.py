@@ -35,6 +35,11 @@ def without_truth(
         "An attack vouches only for what it can prove from the update. That it vouches for nothing, or for "
         "no more, does not mean that nothing, or no more, leaks."
     )
+    if found and any(cell.claims_if_declared for cell in done):
+        details.append(
+            "What is claimed and certified holds if the clients declared the right number of their examples: "
+            "twice as many, in pairs that are nearly alike, may have sent the same update."
+        )
     if not found:
         one = NOUNS[log.header.input.modality][0]
         headline = f"No attack vouches for any {one} in {updates}; whether they leak was not measured."
