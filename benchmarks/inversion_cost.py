@@ -7,8 +7,8 @@
 single pictures in ReLU networks were evaluated before. `step / peer`: by the slope of CPU time between two
 lengths of a search, regulariser and optimiser included, on both sides. `dB`: PSNR of inverting_gradients with
 its defaults in as many steps as fit into `--seconds`, the peer's at its default and tuned (step .3, cosine
-decay, tv .01) in the same CPU time, and of the flat picture. Pictures are drawn by the seed from CIFAR-10's test
-set, weights are torch's own initialisation of the seed, labels are known. One thread.
+decay, tv .01) in the same CPU time, and of the flat picture. Pictures are drawn by the seed from CIFAR-10's
+test set, weights are torch's own initialisation of the seed, labels are known. One thread.
 """
 
 from __future__ import annotations
