@@ -25,6 +25,7 @@ from seepage.core.types import (
 )
 from seepage.gating import gate
 from seepage.gating.attacked import PICTURE
+from seepage.gating.report import Exposure, GateReport
 from seepage.gating.shares import layer_shares
 from seepage.protocol import client
 
@@ -185,3 +186,10 @@ def test_whom_a_patient_server_tells_apart_is_named_by_a_gate_in_a_hurry() -> No
     assert int(near.sum()) >= 8
     assert set(near.nonzero().flatten().tolist()) <= set(report.exposed)
     assert {"unmixed"} <= {e.how for e in report.exposures}
+
+
+def test_a_large_batch_is_told_in_a_few_lines() -> None:
+    each = [Exposure(example=i, how="exact", by="exact_extraction", layer="1") for i in range(32)]
+    lines = GateReport(examples=32, exposures=each, threshold=0.0, measured=True).text().splitlines()
+    assert [line[:4] for line in lines].count("- ex") == 8
+    assert "- and 24 more (--json has all of them)." in lines

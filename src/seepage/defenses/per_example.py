@@ -9,6 +9,7 @@ from torch.func import grad, vmap
 from seepage.core.types import Batch
 from seepage.defenses.dense_clipping import dense_clipped_sum, is_plain_dense
 from seepage.defenses.recurrent import taken_apart
+from seepage.defenses.recurrent_clipping import has_recurrent, numbers_an_example, recurrent_clipped_sum
 from seepage.protocol.local import batch_gradients, forward_loss
 
 MOST_NUMBERS_AT_ONCE = 2**23
@@ -78,15 +79,21 @@ def clipped_sum(
     user may have fewer). at_once: users (examples) whose gradients are held at a time.
     """
     ghost = user_examples == 1 and is_plain_dense(model)
+    recurrent = user_examples == 1 and has_recurrent(model)
     size = sum(p.numel() for p in parameters.values())
+    if recurrent:
+        size = min(size, numbers_an_example(model, parameters, batch))
     users = at_once or (len(batch) if ghost else max(1, MOST_NUMBERS_AT_ONCE // size))
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
     step = max(1, users) * user_examples
     for start in range(0, len(batch), step):
         part = batch.select(slice(start, start + step))
+        sums: Tensors | None = None
         if ghost:
             sums = dense_clipped_sum(model, parameters, buffers, part, loss, clip=clip)
-        else:
+        elif recurrent:
+            sums = recurrent_clipped_sum(model, parameters, buffers, part, loss, clip=clip)
+        if sums is None:
             sums = _clipped(_by_user(model, parameters, buffers, part, loss, user_examples), clip)
         for name, found in sums.items():
             total[name] += found

@@ -416,7 +416,8 @@ def local_training(protocol: ProtocolSpec) -> LocalTraining:
     return LocalTraining(
         algorithm=protocol.algorithm,
         batch_size=protocol.local_batch_size,
-        epochs=protocol.local_epochs,
+        # so many steps, however often they go through the data
+        epochs=max(protocol.local_epochs, protocol.local_steps or 1),
         steps=protocol.local_steps,
         lr=protocol.lr,
         momentum=protocol.momentum,

@@ -217,6 +217,7 @@ def _together(found: Reconstruction, read: Reconstruction) -> Reconstruction:
         found,
         values=torch.cat([claims, found.values[rest.to(found.values.device)]]),
         claimed=torch.arange(len(claims) + int(rest.sum())) < len(claims),
+        if_declared=read.if_declared,
         confidence=confidence,
     )
 

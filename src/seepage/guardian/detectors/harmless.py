@@ -80,7 +80,8 @@ def behaviour_detector(
     def detect(broadcast: Broadcast) -> Finding:
         if spec is None:
             raise NotApplicable(
-                "the shape of the inputs is not known, so the model could not be run: give its InputSpec."
+                "the shape of the inputs is not known, so the model could not be run: give its "
+                "InputSpec (on the command line: --model and --sample)."
             )
         tensors_of(broadcast.model)
         with training_mode(broadcast.model, False):
