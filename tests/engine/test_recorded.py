@@ -216,6 +216,11 @@ def test_what_a_server_knows_besides_is_given_with_the_audit(tmp_path: Path) -> 
     assert "-local_training" not in told and "-batch_size" not in told and "not recorded" not in told
 
 
+def test_a_setting_of_the_training_that_does_not_exist_is_named_beside_those_that_do() -> None:
+    with pytest.raises(SpecError, match=r"'recorded.local.stps': did you mean 'recorded.local.steps'"):
+        parse_spec({"model": "mlp", "recorded": {"folder": "x", "local": {"stps": 1}}})
+
+
 def test_thousands_of_exchanges_need_the_memory_of_one(tmp_path: Path) -> None:
     """A model of two megabytes, 25 times: 100 MB of updates and models, if anybody kept them."""
     torch.manual_seed(0)

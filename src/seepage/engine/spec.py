@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -359,8 +359,12 @@ def explain(error: ValidationError, kind: type[BaseModel]) -> str:
 
 def _keys_beside(location: tuple[int | str, ...], kind: type[BaseModel]) -> list[str]:
     """Valid keys of the table in which an unknown key stood."""
-    table = kind.model_fields.get(str(location[0])) if len(location) > 1 else None
-    inner = table.annotation if table is not None else None
-    if isinstance(inner, type) and issubclass(inner, BaseModel):
-        return [f"{location[0]}.{key}" for key in inner.model_fields]
-    return list(kind.model_fields)
+    table = kind
+    for part in location[:-1]:
+        field = table.model_fields.get(str(part))
+        named = () if field is None else (field.annotation, *get_args(field.annotation))
+        tables = [one for one in named if isinstance(one, type) and issubclass(one, BaseModel)]
+        if not tables:
+            return list(kind.model_fields)
+        table = tables[0]
+    return [".".join((*map(str, location[:-1]), key)) for key in table.model_fields]

@@ -37,8 +37,8 @@ def without_truth(
     )
     if found and any(cell.claims_if_declared for cell in done):
         details.append(
-            "Claims hold if the clients declared the right number of their examples: twice as many, in pairs "
-            "that are nearly alike, may have sent the same update."
+            "What is claimed and certified holds if the clients declared the right number of their examples: "
+            "twice as many, in pairs that are nearly alike, may have sent the same update."
         )
     if not found:
         one = NOUNS[log.header.input.modality][0]

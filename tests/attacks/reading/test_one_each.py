@@ -89,6 +89,17 @@ def test_without_a_bias_neither(declared: int) -> None:
         assert false_claims(played(name, model, batch, declared=declared), batch) == 0
 
 
+def test_without_a_bias_a_few_pairs_do_not_spoil_the_others() -> None:
+    """exact_extraction claims no less than analytic_extraction, whose rows it reads first."""
+    torch.manual_seed(0)
+    first = nn.Linear(3 * SIZE**2, 300, bias=False)
+    model = nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(300, 5))
+    batch = pairs(0, 2, on_grid=True, few=True)
+    plain, exact = (played(name, model, batch) for name in NAMES)
+    assert false_claims(plain, batch) == false_claims(exact, batch) == 0
+    assert claimed(exact, batch) >= claimed(plain, batch) > 0
+
+
 @pytest.mark.parametrize("declared", [2 * N, N // 2, 0])
 def test_products_prove_honest_pictures_whatever_number_is_declared(declared: int) -> None:
     batch = drawn(pictures(N, 1, on_grid=True), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +42,27 @@ def test_one_step_of_fedavg_is_read_as_well() -> None:
     ids = texts(2)
     found = answer(exact_text(), "gpt2", ids, algorithm="fedavg", lr=1.0)
     assert as_set(found.values) == as_set(ids) and found.complete
+
+
+@pytest.mark.parametrize(("family", "wide"), [("gpt2", {"n_embd": 96}), ("llama", {"hidden_size": 96})])
+@pytest.mark.parametrize("language_model", [True, False])
+@pytest.mark.parametrize("training", [{"lr": 0.01, "epochs": 5}, {"lr": 1e-3, "batch_size": 1, "epochs": 2}])
+def test_several_local_steps_are_read_and_proven_by_training_again(
+    family: str, wide: dict[str, int], language_model: bool, training: dict[str, Any]
+) -> None:
+    ids = texts(2)
+    model = built(family, "CausalLM" if language_model else "SequenceClassification", **wide)
+    exchange, known = exchange_of(model, ids, language_model=language_model, algorithm="fedavg", **training)
+    found = exact_text().run([exchange], known)
+    assert as_set(found.values) == as_set(ids)
+    assert found.complete and found.claimed is not None and bool(found.claimed.all())
+    assert any("Several local steps" in note for note in found.notes)
+
+
+def test_what_several_steps_hide_is_not_claimed() -> None:
+    """At such a rate features move as far between the steps as they lie apart."""
+    found = answer(exact_text(), "gpt2", texts(3), algorithm="fedavg", lr=3.0, epochs=8)
+    assert found.claimed is None or not found.claimed.any()
 
 
 def test_nothing_is_claimed_where_the_update_holds_more_than_was_found() -> None:

@@ -37,15 +37,21 @@ class Span:
 
 
 def descend(
-    gates: Tensor, ones: Tensor, between: Between, span: Span, starts: Tensor, generator: torch.Generator
+    gates: Tensor,
+    ones: Tensor,
+    between: Between,
+    span: Span,
+    starts: Tensor,
+    generator: torch.Generator | None,
 ) -> Roots:
     """Roots near starts (t, u) with a ones = 1; gates (N, u) are [W | b] V.
 
-    First by some of the neurons, then by all of them.
+    First by some of the neurons, which `generator` draws, then by all of them; None: all at once, for starts
+    that are near already.
     """
     tangent = tangent_of(ones)
     most = _NEURONS_EACH * (len(ones) + span.basis.shape[1])
-    if most < len(gates):
+    if generator is not None and most < len(gates):
         some = torch.randperm(len(gates), generator=generator)[:most].to(gates.device)
         rough = _Equations(gates, tangent, between, span, some)
         before, near = rough.at(starts)[0].norm(dim=1), descended(rough, starts)
