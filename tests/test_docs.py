@@ -15,7 +15,7 @@ from seepage.names.defenses import DEFENSES
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed")
 pytest.importorskip("material", reason="mkdocs-material is not installed")
-pytest.importorskip("latex2mathml", reason="latex2mathml is not installed")
+converter = pytest.importorskip("latex2mathml.converter", reason="latex2mathml is not installed")
 ROOT = Path(__file__).parents[1]
 
 
@@ -50,6 +50,8 @@ def test_every_attack_and_defense_has_its_equation_and_every_attack_a_figure() -
     equations = {name for name, body in zip(parts[::2], parts[1::2], strict=True) if "```math\n" in body}
     own = {name for name in DEFENSES if ":" not in name}  # a framework's filters are its own
     assert equations == {*ATTACKS, *own}
+    for equation in re.findall(r"^```math\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL):
+        assert "\\" not in converter.convert(equation), f"a word that MathML was not made of: {equation}"
     shown = json.loads((ROOT / "docs" / "attacks" / "figures.json").read_text(encoding="utf-8"))
     assert set(shown) == set(ATTACKS)
     for name, one in shown.items():
