@@ -164,8 +164,15 @@ def _on_grid(case: _Case) -> _Grounds:
     """Whether the declared number is that of the update, and neither products nor rank speak against it."""
     received, counted = case.received, case.counted
     if not case.declared:
-        # Clipping changes the factor and leaves no products, but it does not change the rank.
-        return _by_number(case, received.number is not None and received.span().rank == received.number)
+        # Clipping changes the factor and leaves no products, but it does not change the rank. A factor that
+        # is another whole number may be no clipping, but the number of means of several, of higher rank.
+        number, whole = (
+            received.number,
+            received.scale is not None and received.scale.num_examples is not None,
+        )
+        all_found = number is not None and int(counted.times.sum()) >= number
+        holds = number is not None and (all_found or not whole) and received.span().rank == number
+        return _by_number(case, holds)
     if case.seen:
         evidence = counted.evidence[counted.lone]
         if speaks_for(evidence, surely=True):
