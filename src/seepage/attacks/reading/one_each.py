@@ -166,12 +166,9 @@ def _on_grid(case: _Case) -> _Grounds:
     if not case.declared:
         # Clipping changes the factor and leaves no products, but it does not change the rank. A factor that
         # is another whole number may be no clipping, but the number of means of several, of higher rank.
-        number, whole = (
-            received.number,
-            received.scale is not None and received.scale.num_examples is not None,
-        )
-        all_found = number is not None and int(counted.times.sum()) >= number
-        holds = number is not None and (all_found or not whole) and received.span().rank == number
+        number, scale = received.number, received.scale
+        other = scale is not None and scale.num_examples is not None and len(counted.labels) != number
+        holds = number is not None and not other and received.span().rank == number
         return _by_number(case, holds)
     if case.seen:
         evidence = counted.evidence[counted.lone]
