@@ -1,13 +1,16 @@
-"""Class fishing under FedAvg: is one example alone, and is the fished gradient its own?
+"""Fishing under FedAvg: is one example alone, and is the fished gradient its own?
 
     SEEPAGE_DATA=... python benchmarks/fishing_fedavg.py [--trials 2] [--first-seed 70000] [--only mnist]
+    ... --cuts    the fishing attacks that cut, and moderate fishing, in 2, 5 and 10 local steps
 
 A client holds n examples of a test set, exactly one of them of the class that is asked for, in any order. The
 fished gradient is compared with that example's own under the same model, computed apart: the cosine of every
 weight behind the classification layer, and the lowest of all layers one by one. `false`: vouched for as one
 example, with a cosine below .99. Networks are untrained, or trained for 150 steps of Adam on the first 5000
-images, and the public ResNet-20 with its trained weights; examples come from the images from 8000 on. Made on
-images 5000 to 8000 and seeds below 1000. One thread, CPU seconds.
+images, and the public ResNet-20 with its trained weights; examples come from the images from 8000 on. With
+--cuts a batch lacks class 1, or (`every class`) holds all ten: a cut in several steps finds no free row then;
+moderate fishing vouches for nothing, and its lowest cosine is that of all it returns. Made on images 5000 to
+8000 and seeds below 1000. One thread, CPU seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,7 +26,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.fishing.class_fishing import class_fishing
+from seepage.attacks.fishing.binary_fishing import binary_fishing, one_shot_binary_fishing
+from seepage.attacks.fishing.class_fishing import class_fishing, moderate_fishing
+from seepage.attacks.fishing.feature_fishing import feature_fishing
+from seepage.attacks.fishing.shared import Fishing
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Batch, Broadcast, LocalTraining
 from seepage.data import Dataset, load_data
@@ -146,6 +153,87 @@ def attempt(line: Line, kind: str, name: str, local: LocalTraining, examples: in
             line.found.append((cosine(*whole), min(each)))
 
 
+CUTS: dict[str, Callable[[], Fishing]] = {
+    "one_shot_binary_fishing": one_shot_binary_fishing,
+    "binary_fishing": binary_fishing,
+    "feature_fishing, 20 queries": lambda: feature_fishing(queries=20),
+    "moderate_fishing": moderate_fishing,
+}
+
+
+def lacking(data: Dataset, examples: int, seed: int, *, every_class: bool) -> Batch:
+    """A batch without one class (1, whose row `feature_fishing` cuts by), or of all."""
+    generator = torch.Generator().manual_seed(seed)
+    index = FIRST_IMAGE + torch.randperm(len(data.labels) - FIRST_IMAGE, generator=generator)
+    labels = data.labels[index]
+    if every_class:
+        firsts = torch.stack([(labels == c).nonzero()[0, 0] for c in range(10)])
+        rest = torch.tensor([i for i in range(examples) if i not in firsts.tolist()])[: examples - 10]
+        chosen = index[torch.cat([firsts, rest])]
+    else:
+        chosen = index[labels != 1][:examples]
+    return Batch(data.inputs[chosen], data.labels[chosen])
+
+
+def cut(
+    line: Line, attack: Fishing, kind: str, name: str, local: LocalTraining, batch: Batch, seed: int
+) -> int:
+    """Fish one batch; the number of examples vouched for that were met before."""
+    data, model = dataset(name, kind), network(kind, name, seed % 2)
+    known = knowledge(
+        THREAT, "per_client", spec=data.spec, loss="cross_entropy", local=local, auxiliary=None, seed=seed
+    )
+    start = time.process_time()
+    attack.check(model, known)
+    played = play(
+        lambda current, history: attack.next_model(current, history, known),
+        model,
+        lambda _: [batch],
+        step=client(local),
+        threat=THREAT,
+        max_rounds=100,
+    )
+    catch = attack.fish(played.exchanges, known)
+    line.seconds += time.process_time() - start
+    met = []
+    for fished in catch.fished:
+        if not fished.isolated and not getattr(attack, "keep", 0):
+            continue
+        names = [n for n in list(fished.tensors)[:-2] if fished.tensors[n].any()]
+        label = torch.tensor([fished.label])
+        truths = [
+            local_update(Broadcast(fished.model), Batch(one.unsqueeze(0), label), LocalTraining()).tensors
+            for one in batch.inputs
+        ]
+        whole = torch.cat([fished.tensors[n].flatten() for n in names])
+        found = [cosine(whole, torch.cat([t[n].flatten() for n in names])) for t in truths]
+        met.append(max(range(len(found)), key=found.__getitem__))
+        line.found.append((max(found), max(found)))
+    return len(met) - len(set(met))
+
+
+def cuts(trials: int, first_seed: int, only: str) -> None:
+    place = 0
+    for words, make in CUTS.items():
+        for every_class in (False, True):
+            for name, kind in (("mnist", "untrained"), ("mnist", "trained"), ("cifar10", "trained")):
+                for lr in (0.001, 0.01, 0.1):
+                    place += 1
+                    told = f"{words}, {name}, {kind}, lr {lr:g}" + (", every class" if every_class else "")
+                    if only not in told:
+                        continue
+                    line, twice = Line(), 0
+                    for steps in (2, 5, 10):
+                        for trial in range(trials):
+                            seed = first_seed + 1000 * place + 10 * steps + trial
+                            examples = 16 if words == "binary_fishing" else 16 + 48 * (trial % 2)
+                            batch = lacking(dataset(name, kind), examples, seed, every_class=every_class)
+                            line.trials += examples if words == "binary_fishing" else 1
+                            local = fedavg(lr, epochs=steps)
+                            twice += cut(line, make(), kind, name, local, batch, seed)
+                    print(f"{told}: {line}, {twice} twice", flush=True)
+
+
 def settings() -> list[tuple[str, str, str, list[LocalTraining], list[int]]]:
     """(what, data, network, local training, examples) of every line."""
     rates = (0.001, 0.01, 0.1)
@@ -178,8 +266,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=2, help="of each size and kind of local training")
     parser.add_argument("--first-seed", type=int, default=70000)
     parser.add_argument("--only", default="")
+    parser.add_argument("--cuts", action="store_true", help="other fishing attacks, in several local steps")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.cuts:
+        cuts(given.trials, given.first_seed, given.only)
+        return
     for place, (what, name, kind, locals_, sizes) in enumerate(settings()):
         words = f"{name}, {kind}, {what}, lr {locals_[0].lr:g}"
         if given.only not in words:

@@ -64,7 +64,7 @@ class Setting:
     """normalised, raw (in [0, 1]) or table"""
     data: str = "cifar10"
     network: str = "six layers"
-    """six layers, convolutions, or FC-NN (Boenisch et al. 2021, Table 7, under Xavier uniform)"""
+    """six layers, one hidden, convolutions, or FC-NN (Boenisch et al. 2021, Table 7, under Xavier uniform)"""
     activation: type[nn.Module] = nn.ReLU
     epochs: int = 0
     """Of Adam before the round, on the images below `TRAINED_ON`."""
@@ -146,6 +146,13 @@ for _kind in (nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU):
         ),
         f"{_name}, table, 200 wide, B = 24": replace(_of, kind="table", examples=24, batches=10),
         f"{_name}, one local step, 200 wide, B = 20": replace(_of, local=_STEPS, batches=10),
+        f"{_name}, one hidden, 200 wide, B = 20": replace(_of, network="one hidden"),
+        f"{_name}, one hidden, [0, 1], 200 wide, B = 20": replace(_of, network="one hidden", kind="raw"),
+        f"{_name}, one hidden, MNIST, 200 wide, B = 20": replace(_of, network="one hidden", data="mnist"),
+        f"{_name}, one hidden, 200 wide, B = 60": replace(_of, network="one hidden", examples=60, batches=5),
+        f"{_name}, one hidden, table, 200 wide, B = 24": replace(
+            _of, network="one hidden", kind="table", examples=24, batches=10
+        ),
     }
 SETTINGS = BARS | NOISE | SMOOTH
 
@@ -168,11 +175,17 @@ def images(name: str, normalised: bool) -> Dataset:
 
 
 def network(
-    inputs: int, width: int, classes: int, seed: int, activation: type[nn.Module] = nn.ReLU
+    inputs: int,
+    width: int,
+    classes: int,
+    seed: int,
+    activation: type[nn.Module] = nn.ReLU,
+    *,
+    hidden: int = 5,
 ) -> nn.Sequential:
     torch.manual_seed(seed)
     parts: list[nn.Module] = [nn.Flatten(), nn.Linear(inputs, width), activation()]
-    for _ in range(4):
+    for _ in range(hidden - 1):
         parts += [nn.Linear(width, width), activation()]
     return nn.Sequential(*parts, nn.Linear(width, classes))
 
@@ -223,9 +236,11 @@ def table(examples: int, seed: int) -> tuple[Batch, InputSpec]:
 
 def drawn(setting: Setting, seed: int) -> tuple[nn.Module, Batch, InputSpec]:
     """A network and a batch, both of the seed; images that nothing was tuned on."""
+    hidden = 1 if setting.network == "one hidden" else 5
     if setting.kind == "table":
         batch, spec = table(setting.examples, seed)
-        return network(spec.shape[0], setting.width, 2, seed, setting.activation), batch, spec
+        model = network(spec.shape[0], setting.width, 2, seed, setting.activation, hidden=hidden)
+        return model, batch, spec
     normalised = setting.kind != "raw"
     data = images(setting.data, normalised)
     developed = seed < DEVELOPMENT_SEEDS
@@ -242,7 +257,7 @@ def drawn(setting: Setting, seed: int) -> tuple[nn.Module, Batch, InputSpec]:
         options = {"initialiser": "xavier_uniform", "width": setting.width}
         return build_model("fcnn", data.spec, seed=seed, **options), batch, data.spec
     inputs, classes = batch.inputs[0].numel(), data.spec.num_classes
-    return network(inputs, setting.width, classes, seed, setting.activation), batch, data.spec
+    return network(inputs, setting.width, classes, seed, setting.activation, hidden=hidden), batch, data.spec
 
 
 def attacked(setting: Setting, seed: int) -> tuple[Reconstruction, nn.Module, Batch, InputSpec, float]:

@@ -43,6 +43,7 @@ class Setting:
     data: str = "cifar10"
     normalised: bool = False
     dropout: float = 0.0
+    batch_norm: bool = False
     bias: bool = True
     bar: float | None = None
     change: Callable[[Tensor], Tensor] | None = None
@@ -55,6 +56,8 @@ def moved(inputs: Tensor) -> Tensor:
     return inputs + 2 * torch.randint(-1, 2, inputs.shape, generator=chance)
 
 
+_TRAINED = LocalTraining(batch_norm="train", send_buffers=True)
+"""Batch norm in train mode, and what it counts is sent."""
 SETTINGS: dict[str, Setting] = {}
 for _data in ("cifar10", "mnist"):
     SETTINGS |= {
@@ -70,6 +73,8 @@ for _data in ("cifar10", "mnist"):
         f"{_data}, dropout, 5 steps": Setting(
             data=_data, local=steps(epochs=5, batch_norm="train"), dropout=0.5
         ),
+        f"{_data}, batch norm, eval": Setting(data=_data, local=LocalTraining(), batch_norm=True),
+        f"{_data}, batch norm, train": Setting(data=_data, local=_TRAINED, batch_norm=True),
         f"{_data}, no bias": Setting(data=_data, local=LocalTraining(), bias=False, bar=0.7),
         f"{_data}, no bias, mean and std": Setting(
             data=_data, local=LocalTraining(), bias=False, normalised=True
@@ -109,14 +114,13 @@ def images(name: str, normalised: bool) -> Dataset:
 
 def network(setting: Setting, inputs: int, classes: int, seed: int) -> nn.Sequential:
     torch.manual_seed(seed)
-    first = [
-        nn.Flatten(),
-        nn.Linear(inputs, WIDTH, bias=setting.bias),
-        nn.ReLU(),
-        nn.Dropout(setting.dropout),
-    ]
-    second = [nn.Linear(WIDTH, 200), nn.ReLU(), nn.Dropout(setting.dropout)]
-    return nn.Sequential(*first, *second, nn.Linear(200, classes))
+
+    def behind(width: int) -> list[nn.Module]:
+        norm = [nn.BatchNorm1d(width)] if setting.batch_norm else []
+        return [*norm, nn.ReLU(), nn.Dropout(setting.dropout)]
+
+    first = [nn.Flatten(), nn.Linear(inputs, WIDTH, bias=setting.bias), *behind(WIDTH)]
+    return nn.Sequential(*first, nn.Linear(WIDTH, 200), *behind(200), nn.Linear(200, classes))
 
 
 def drawn(setting: Setting, seed: int) -> tuple[Batch, InputSpec]:

@@ -1,7 +1,9 @@
-"""Pages of the site that are made, not written: one for each attack and defense, lists of the rest.
+"""What of the site is made, not written: the facts of each attack and defense, and lists of the rest.
 
-They say what `seepage explain` says. A link that leaves docs/ for a file of the repository becomes its name,
-for the site stands alone; where there is no such file, the build fails.
+They say what `seepage explain` says; equations come from docs/equations.md, figures and their numbers from
+docs/figures.py. `<!-- made: threats -->` in a written page is replaced by what is made. A link that leaves
+docs/ for a file of the repository becomes its name, for the site stands alone; where there is no such file,
+the build fails. Equations (```math) become MathML, which browsers show without a script.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 import seepage
@@ -23,20 +26,40 @@ from seepage.explaining import Explained, explained
 
 ROOT = Path(__file__).parents[1]
 LOG = logging.getLogger("mkdocs.hooks.site")
+EQUATION = re.compile(r"^```math\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
+MADE = re.compile(r"<!-- made: (\w+) -->")
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+([^)#]+)(?:#[^)]*)?\)")
+
+
+def _sections(file: Path) -> dict[str, str]:
+    parts = re.split(r"^## (\w+)\n", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    links = (
+        (name, re.sub(r"\]\((?=[\w-]+\.md)", "](../", text))
+        for name, text in zip(parts[::2], parts[1::2], strict=True)
+    )
+    return {name: text.strip() for name, text in links}
+
+
+EQUATIONS = _sections(ROOT / "docs" / "equations.md")
+FIGURES = json.loads((ROOT / "docs" / "attacks" / "figures.json").read_text(encoding="utf-8"))
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add what is made to what is written."""
     for name, text in pages().items():
-        files.append(File.generated(config, f"{name}.md", content=text))
+        if not files.get_file_from_path(f"{name}.md"):
+            files.append(File.generated(config, f"{name}.md", content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Files of the repository by name; warn, and so fail, where one is missing."""
+    """Add what is made; files of the repository by name, or a warning (which fails) where one is missing."""
+    markdown = MADE.sub(lambda match: _PARTS[match[1]](), markdown)
+    markdown = EQUATION.sub(lambda match: convert(match[1], display="block"), markdown)
 
     def named(match: re.Match[str]) -> str:
+        if "/" in page.file.src_uri and (ROOT / "docs" / match[2]).exists():
+            return match[0]  # from a page in a folder to one beside it
         if not (ROOT / match[2]).exists():
             LOG.warning("%s links to '%s', which is not in the repository", page.file.src_uri, match[2])
         return f"`{match[2]}`"
@@ -47,15 +70,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def pages() -> dict[str, str]:
     """By their place in the site, without the ending."""
     found = {
-        "attacks": _list(
-            "Attacks", "attacks", "What a server may try. An audit tries all that fit (`auto`)."
-        ),
-        "all-defenses": _list(
-            "Defenses", "defenses", "What clients or the protocol may do. [How to choose one](defenses.md)."
-        ),
-        "threat-models": _whole("Threat models", "threats", _THREATS),
-        "metrics": _whole("Metrics", "metrics", "What stands in a report, and how to read it."),
-        "paper-tables": _tables(),
+        "metrics": "# Metrics\n\nWhat stands in a report, and how to read it.\n\n" + _whole("metrics"),
         "benchmarks": _benchmarks(),
         "api": _python(),
     }
@@ -63,13 +78,6 @@ def pages() -> dict[str, str]:
         for one in _all(kind):
             found[f"{folder}/{_file(one.name)}"] = "\n\n".join(_page(one, level=1)) + "\n"
     return found
-
-
-_THREATS = """\
-Who the server is, what it sees, and what it may know and do. An attack that needs more than the threat model
-grants is not run, and the report names it. Grants can be added and taken away:
-`threat = {base = "malicious_server", grant = ["labels"], deny = ["target_client"]}`.
-What a server sees of the clients' updates also follows from `protocol.aggregation`."""
 
 
 def _all(kind: str) -> list[Explained]:
@@ -80,23 +88,29 @@ def _file(name: str) -> str:
     return name.replace(":", "-")
 
 
-def _list(title: str, kind: str, said: str) -> str:
-    lines = [f"# {title}", said, "| name | what |\n|---|---|"]
+def _list(kind: str) -> str:
     rows = [f"| [`{one.name}`]({kind}/{_file(one.name)}.md) | {_cell(one.summary)} |" for one in _all(kind)]
-    return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
+    return "| name | what |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
-def _whole(title: str, kind: str, said: str) -> str:
-    parts = [f"# {title}", said]
-    for one in _all(kind):
-        parts += _page(one, level=2)
-    return "\n\n".join(parts) + "\n"
+def _whole(kind: str) -> str:
+    return "\n\n".join(part for one in _all(kind) for part in _page(one, level=2)) + "\n"
 
 
 def _page(one: Explained, *, level: int) -> Iterator[str]:
     yield f"{'#' * level} {one.name}"
     yield _text(one.summary)
     yield from (_text(text) for text in one.about)
+    yield from _facts(one, level=level)
+
+
+def _facts(one: Explained, *, level: int) -> Iterator[str]:
+    if one.name in EQUATIONS:
+        yield f"{'#' * (level + 1)} In equations"
+        yield EQUATIONS[one.name]
+    if one.name in FIGURES and one.kind == "attacks":
+        yield f"{'#' * (level + 1)} What it looks like"
+        yield from _figure(one.name, FIGURES[one.name])
     if one.needs:
         yield _table(("", ""), ((f"**{name}**", text) for name, text in one.needs))
     if one.settings and one.kind != "metrics":
@@ -118,6 +132,20 @@ def _page(one: Explained, *, level: int) -> Iterator[str]:
         yield f"{'#' * (level + 1)} Papers"
         yield "\n".join(f"- {name}{': ' + title if title else ''}" for name, title in one.papers.items())
     yield f"Try it: `{one.command}`" if one.command else ""
+
+
+def _figure(name: str, found: dict[str, Any]) -> Iterator[str]:
+    """The picture or the words that came out in one small audit, and its numbers."""
+    if (ROOT / "docs" / "attacks" / f"{name}.png").exists():
+        yield f"![Originals above what {name} rebuilt: {found['setting']}]({name}.png)"
+    if found.get("quoted"):
+        yield "```text\n" + "\n".join(found["quoted"]) + "\n```"
+    right, made = found["claims"]
+    claims = f"; {right} of {made} claims right" if made else ""
+    score = f"; mean {found['score']} {found['value']:.3g}" if found["value"] is not None else ""
+    guess = f" (the best guess {found['guess']:.3g})" if found["guess"] is not None else ""
+    exact = f"{found['exact']} of {found['examples']} exact"
+    yield f"Setting: {found['setting']}, seed 95018 (`docs/figures.py`): {exact}{claims}{score}{guess}."
 
 
 def _measured(name: str) -> Iterator[tuple[str, str, str, str]]:
@@ -146,12 +174,15 @@ def _tables() -> str:
         (f"`{line['name']}`", line["description"], line.get("requires", ""))
         for line in catalogue("tables")["tables"]
     ]
-    said = (
-        "`seepage reproduce NAME` regenerates a published table and prints ours beside the paper's, with the "
-        "difference, its interval and what may explain it. Data that are not built in lie in the folder that "
-        "`SEEPAGE_DATA` names, or come from the hub."
-    )
-    return f"# Paper tables\n\n{said}\n\n{_table(('name', 'what', 'needs'), rows)}\n"
+    return _table(("name", "what", "needs"), rows)
+
+
+_PARTS = {
+    "attacks": lambda: _list("attacks"),
+    "defenses": lambda: _list("defenses"),
+    "tables": _tables,
+    "threats": lambda: _whole("threats"),
+}
 
 
 def _benchmarks() -> str:

@@ -29,6 +29,8 @@ def _holds(module: Any, name: str, value: Any) -> bool:
 
 
 def _times(value: Any, factor: float) -> Any:
+    if isinstance(value, dict):
+        return {key: _times(v, factor) for key, v in value.items()}
     if isinstance(value, tuple):
         return tuple(_times(v, factor) for v in value)
     return max(1, round(value * factor)) if isinstance(value, int) else value * factor

@@ -36,10 +36,8 @@ def test_every_command_with_a_grid_has_the_same_options(command: str) -> None:
     found = group.commands[command].params  # type: ignore[attr-defined]
     assert {name for parameter in found for name in parameter.opts} >= SHARED
     helps = {parameter.name: parameter.help for parameter in found if parameter.name in ("jobs", "engine")}
-    assert helps == {
-        "jobs": options.Jobs.__metadata__[0].help,  # type: ignore[attr-defined]
-        "engine": options.Engine.__metadata__[0].help,  # type: ignore[attr-defined]
-    }
+    defined = inspect.signature(options.Run, eval_str=True).parameters
+    assert helps == {name: defined[name].annotation.__metadata__[0].help for name in ("jobs", "engine")}
 
 
 def test_reading_the_options_needs_no_torch() -> None:
@@ -110,5 +108,5 @@ def test_a_study_out_of_time_names_what_it_did_not_run_and_goes_on(
 def test_where_names_what_a_run_takes(tmp_path: Path) -> None:
     from seepage.engine.run import run_grid
 
-    found = options.where(out=tmp_path, engine="auto", jobs=None, scheduler=None, fresh=False)
+    found = options.Run(out=tmp_path).where()
     assert set(found) <= set(inspect.signature(run_grid).parameters)

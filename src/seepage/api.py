@@ -141,23 +141,14 @@ def audit(
     if data is None and recorded is None:
         raise SpecError("seepage.audit() needs data, or a folder of recorded exchanges (recorded=).")
     settings = {"attacks": attacks, "budget": budget, **settings}
-    calls = {"on_plan": on_plan, "on_cell": on_cell}
     if recorded is not None:
         settings["recorded"] = recorded if isinstance(recorded, Mapping) else str(recorded)
     values, given = take(_values(model, data, data_options, settings))
     spec = parse_spec(values, source="seepage.audit()")
-    with watched() if progress else nullcontext({"on_note": _say, "on_plan": _say_plan}) as shown:
-        told = {**shown, **{name: call for name, call in calls.items() if call is not None}}
-        log = audit_and_advise(
-            Grid.of_audit(spec, **_objects(model, data), given=given),
-            advice=advice,
-            out=out,
-            engine=engine,
-            jobs=jobs,
-            scheduler=scheduler,
-            fresh=fresh,
-            **told,
-        )
+    grid = Grid.of_audit(spec, **_objects(model, data), given=given)
+    where = _where(out, engine, jobs, scheduler, fresh)
+    with watched() if progress else nullcontext(_spoken()) as shown:
+        log = audit_and_advise(grid, advice=advice, **where, **_told(shown, on_plan, on_cell))
     return AuditResult(log.folder, log.header, log.cells)
 
 
@@ -195,17 +186,9 @@ def study(
     settings = {"defenses": defenses, "budget": budget, **settings}
     values, given = take(_values(model, data, data_options, settings))
     spec = parse_study(values, source="seepage.study()")
-    log = run_grid(
-        spec.grid(**_objects(model, data), given=given),
-        out=out,
-        engine=engine,
-        jobs=jobs,
-        scheduler=scheduler,
-        fresh=fresh,
-        on_plan=on_plan or _say_plan,
-        on_cell=on_cell,
-        on_note=_say,
-    )
+    grid = spec.grid(**_objects(model, data), given=given)
+    where = _where(out, engine, jobs, scheduler, fresh)
+    log = run_grid(grid, **where, **_told(_spoken(), on_plan, on_cell))
     return StudyResult.of(log)
 
 
@@ -239,17 +222,9 @@ def reproduce(
         limit = None if budget is None else amounts.seconds(budget)
     except ValueError as error:
         raise SpecError(f"seepage.reproduce(): {error}.") from None
-    log = run_grid(
-        table_grid(table, name=name, seeds=wanted, budget=limit, device=device),
-        out=out,
-        engine=engine,
-        jobs=jobs,
-        scheduler=scheduler,
-        fresh=fresh,
-        on_plan=on_plan or _say_plan,
-        on_cell=on_cell,
-        on_note=_say,
-    )
+    grid = table_grid(table, name=name, seeds=wanted, budget=limit, device=device)
+    where = _where(out, engine, jobs, scheduler, fresh)
+    log = run_grid(grid, **where, **_told(_spoken(), on_plan, on_cell))
     return Table.of(log)
 
 
@@ -264,6 +239,21 @@ def _say(note: str) -> None:
 
 def _say_plan(header: RunHeader) -> None:
     print(plan_text(header), file=sys.stderr)
+
+
+def _spoken() -> dict[str, Any]:
+    return {"on_note": _say, "on_plan": _say_plan}
+
+
+def _told(shown: dict[str, Any], on_plan: OnPlan | None, on_cell: OnCell | None) -> dict[str, Any]:
+    """What is called while a grid runs: the caller's own where there is one, else what is shown."""
+    return {**shown, **({"on_plan": on_plan} if on_plan else {}), **({"on_cell": on_cell} if on_cell else {})}
+
+
+def _where(
+    out: Path | str | None, engine: Engine, jobs: int | None, scheduler: str | None, fresh: bool
+) -> dict[str, Any]:
+    return {"out": out, "engine": engine, "jobs": jobs, "scheduler": scheduler, "fresh": fresh}
 
 
 def _values(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from seepage import options
+from seepage.bundled import unfolded
 from seepage.core.errors import SpecError
-from seepage.endings import CODES, Code, ends_well, errors
-from seepage.options import Budget, Device, Engine, Fresh, Jobs, Json, Out, Scheduler, Seeds
+from seepage.endings import CODES, Code, ends_well, errors, say
+from seepage.options import Json
 
 if TYPE_CHECKING:
+    from seepage.engine.spec import AuditSpec
     from seepage.record import AuditLog, RunLog
     from seepage.report.published import Table
     from seepage.report.study import StudyResult
@@ -50,6 +52,7 @@ def _seepage(
 
 @app.command()
 @ends_well
+@unfolded
 def audit(
     spec: Annotated[
         Path | None,
@@ -58,26 +61,17 @@ def audit(
             "download."
         ),
     ] = None,
-    model: options.RecordedModel = None,
-    truth: options.Truth = None,
-    input_: options.Input = None,
-    flower: options.FlowerApp = None,
-    nodes: options.Nodes = 10,
-    backend: options.Backend = "here",
-    rounds: options.Rounds = None,
-    clients: options.Clients = None,
-    jobs: Jobs = None,
-    engine: Engine = "auto",
-    scheduler: Scheduler = None,
-    budget: Budget = None,
-    device: Device = None,
-    seeds: Seeds = None,
-    out: Out = None,
-    fresh: Fresh = False,
-    privacy_json: options.PrivacyJson = None,
-    privacy_scope: options.PrivacyScope = None,
-    changed: options.With = None,
-    no_advice: options.NoAdvice = False,
+    *,
+    recorded: options.Recorded,
+    flower: options.FlowerRun,
+    run: options.Run,
+    changes: options.Changes,
+    no_advice: Annotated[
+        bool,
+        typer.Option(
+            "--no-advice", help="Do not measure what could be changed; attacks get the whole budget."
+        ),
+    ] = False,
     formats: options.Formats = None,
     as_json: Json = False,
 ) -> None:
@@ -95,38 +89,21 @@ def audit(
     Where a leak is shown, changes of the deployment are measured in a quarter of the budget, and the report
     says what to do (--no-advice skips it).
     """
-    from seepage.data import check_name
     from seepage.engine.gate import rule
     from seepage.engine.grid import Grid
-    from seepage.engine.site import with_changes, with_site_filters
-    from seepage.engine.spec import NO_TRUTH, parse_spec, read_spec
     from seepage.report import to_json, write_html
     from seepage.report.actions.measure import audit_and_advise
     from seepage.report.evidence import check_formats, write_formats
-    from seepage.starter import DEMO
 
     check_formats(formats or ())
-    given = options.settings(budget=budget, device=device, seeds=seeds)
-    if flower is not None:
-        spec = _record_flower(spec, flower, nodes=nodes, backend=backend, rounds=rounds, clients=clients)
-    if spec is not None and spec.is_dir():
-        given |= options.recorded(spec, model=model, truth=truth, input_=input_, seeds=seeds)
-        wanted = parse_spec(given)
-    elif model or truth or input_:
-        wrong = "" if spec is None else f"'{spec}' is no folder that exists; "
-        raise SpecError(
-            f"{wrong}--model, --truth and --input go with a folder of recorded exchanges: give one."
-        )
-    else:
-        wanted = parse_spec({**DEMO, **given}) if spec is None else read_spec(spec, **given)
-    if privacy_json is not None:
-        wanted = with_site_filters(wanted, privacy_json, scope=privacy_scope)
-    wanted = with_changes(wanted, options.changes(changed))
-    if spec is not None and wanted.data.name != NO_TRUTH:
-        check_name(wanted.data.name, spec.parent)
-    where = options.where(out=out, engine=engine, jobs=jobs, scheduler=scheduler, fresh=fresh)
+    run.settings()  # a slip of the pen is said before an app is run for minutes
+    spec, said = flower.recorded(spec)
+    if said:
+        say(said)
+    wanted = changes.made_to(_audited(spec, recorded, run))
+    where = run.where()
     with _progress() as shown:
-        typed = {"seeds": seeds, "budget": budget, "device": device, "with": changed}
+        typed = {"seeds": run.seeds, "budget": run.budget, "device": run.device, "with": changes.added}
         command = options.command("audit", spec, **typed)
         log = audit_and_advise(Grid.of_audit(wanted), advice=not no_advice, command=command, **where, **shown)
     report = write_html(log)
@@ -146,25 +123,21 @@ def audit(
         _not_measured(ruling.not_measured)
 
 
-def _record_flower(
-    into: Path | None, folder: Path, *, nodes: int, backend: str, rounds: str | None, clients: str | None
-) -> Path:
-    """Run the app and record it; where its exchanges are then."""
-    from seepage.integrations.flower import record_app
+def _audited(spec: Path | None, recorded: options.Recorded, run: options.Run) -> AuditSpec:
+    """What a file, a folder of recorded exchanges or neither asks for."""
+    from seepage.data import check_name
+    from seepage.engine.spec import NO_TRUTH, parse_spec, read_spec
+    from seepage.starter import DEMO
 
-    if backend not in ("here", "ray"):
-        raise SpecError(f"--backend is '{backend}': give here or ray.")
-    place = Path(f"recorded-{folder.resolve().name}") if into is None else into
-    recorded = record_app(
-        folder,
-        place,
-        nodes=nodes,
-        backend="ray" if backend == "ray" else "here",
-        rounds=options.numbers("--rounds", rounds),
-        clients=options.numbers("--clients", clients),
-    )
-    _note(f"recorded {len(recorded)} exchanges of the Flower app in {place}.")
-    return place
+    given = run.settings()
+    if spec is not None and spec.is_dir():
+        wanted = parse_spec({**given, **recorded.keys(spec, seeds=run.seeds)})
+    else:
+        recorded.refuse_without(spec)
+        wanted = parse_spec({**DEMO, **given}) if spec is None else read_spec(spec, **given)
+    if spec is not None and wanted.data.name != NO_TRUTH:
+        check_name(wanted.data.name, spec.parent)
+    return wanted
 
 
 @app.command("import")
@@ -366,18 +339,13 @@ def compare(
 
 @app.command()
 @ends_well
+@unfolded
 def tradeoff(
     spec: Annotated[
         Path, typer.Argument(help="Study file (TOML): an audit file with defenses at several strengths.")
     ],
-    jobs: Jobs = None,
-    engine: Engine = "auto",
-    scheduler: Scheduler = None,
-    budget: Budget = None,
-    device: Device = None,
-    seeds: Seeds = None,
-    out: Out = None,
-    fresh: Fresh = False,
+    *,
+    run: options.Run,
     as_json: Json = False,
 ) -> None:
     """Measure what each defense stops and what it costs in accuracy, and recommend one.
@@ -390,9 +358,9 @@ def tradeoff(
     from seepage.engine.run import run_grid
     from seepage.engine.study import read_study
 
-    wanted = read_study(spec, **options.settings(budget=budget, device=device, seeds=seeds))
+    wanted = read_study(spec, **run.settings())
     check_name(wanted.data.name, spec.parent)
-    where = options.where(out=out, engine=engine, jobs=jobs, scheduler=scheduler, fresh=fresh)
+    where = run.where()
     with _progress() as shown:
         log = run_grid(wanted.grid(), **where, **shown)
     result = _show_study(log, None, as_json=as_json)
@@ -466,21 +434,16 @@ def gate(
 
 @app.command()
 @ends_well
+@unfolded
 def reproduce(
     name: Annotated[
         str, typer.Argument(help="A published table, e.g. boenisch2021/table2, or a TOML file like theirs.")
     ],
-    jobs: Jobs = None,
-    engine: Engine = "auto",
-    scheduler: Scheduler = None,
-    budget: Budget = None,
-    device: Device = None,
-    seeds: Seeds = None,
+    *,
+    run: options.Run,
     data: Annotated[
         Path | None, typer.Option(help="Folder with the datasets (default: $SEEPAGE_DATA).")
     ] = None,
-    out: Out = None,
-    fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
     """Regenerate a published table and print ours beside the paper's.
@@ -497,8 +460,8 @@ def reproduce(
         if not data.is_dir():
             raise SpecError(f"'{data}' is not a folder: give the one that holds the datasets.")
         os.environ["SEEPAGE_DATA"] = str(data)
-    given = options.settings(budget=budget, device=device, seeds=seeds)
-    where = options.where(out=out, engine=engine, jobs=jobs, scheduler=scheduler, fresh=fresh)
+    given = run.settings()
+    where = run.where()
     grid = table_grid(find_table(name), name=name, **given)
     with _progress() as shown:
         log = run_grid(grid, **where, **shown)
@@ -512,21 +475,11 @@ def _not_measured(gaps: Iterable[str]) -> NoReturn:
     raise typer.Exit(Code.NOT_MEASURED)
 
 
-def _note(text: str) -> None:
-    errors.print(f"seepage: {text}", markup=False, highlight=False)
-
-
 def _show_study(log: RunLog, out: Path | None, *, as_json: bool) -> StudyResult:
     from seepage.report.study import StudyResult, print_study, write_study_html
 
     result = StudyResult.of(log)
-    page = write_study_html(result, out)
-    if as_json:
-        print(json.dumps({**result.to_json(), "report": str(page)}, indent=2))
-    else:
-        print_study(result)
-        print(f"Log:    {log.folder.path}")
-        print(f"Report: {page}")
+    _show(result, write_study_html(result, out), log, None if as_json else print_study)
     return result
 
 
@@ -534,14 +487,18 @@ def _show_table(log: RunLog, out: Path | None, *, as_json: bool) -> Table:
     from seepage.report.published import Table, print_table, write_table_html
 
     table = Table.of(log)
-    page = write_table_html(table, out)
-    if as_json:
-        print(json.dumps({**table.to_json(), "report": str(page)}, indent=2))
-    else:
-        print_table(table)
-        print(f"Log:    {log.folder.path}")
-        print(f"Report: {page}")
+    _show(table, write_table_html(table, out), log, None if as_json else print_table)
     return table
+
+
+def _show(result: Any, page: Path, log: RunLog, shown: Callable[[Any], None] | None) -> None:
+    """As JSON where there is no way to show it."""
+    if shown is None:
+        print(json.dumps({**result.to_json(), "report": str(page)}, indent=2))
+        return
+    shown(result)
+    print(f"Log:    {log.folder.path}")
+    print(f"Report: {page}")
 
 
 def _also_write(log: AuditLog, formats: list[str] | None) -> list[Path]:

@@ -1,105 +1,22 @@
-"""The options that every command with a grid to run has in common, each defined once."""
+"""The options of commands that run a grid, in bundles: each is defined once, and read where it is defined."""
 
 from __future__ import annotations
 
 import shlex
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from seepage.core import amounts
 from seepage.core.errors import SpecError
 
-Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, help="Cells at the same time, one thread each (default: every core, where it pays)."),
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        help="Where cells run: auto (a pool of processes where that pays), here (this process), pool, ray "
-        "(cluster of $RAY_ADDRESS, else this machine) or dask. Every engine gives the same figures."
-    ),
-]
-Scheduler = Annotated[
-    str | None, typer.Option(help="Of --engine dask: the scheduler's address, as in tcp://host:8786.")
-]
-Budget = Annotated[
-    str | None,
-    typer.Option(
-        help="Time for the whole run, e.g. 60s, 5m or 2h. An audit's attacks share it (default with attacks "
-        "= auto: 3m): auto leaves out what does not fit, and what is named all runs. A study or a table "
-        "begins no cell after it, and the same command goes on."
-    ),
-]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto; replaces the file's.")]
-Seeds = Annotated[
-    str | None,
-    typer.Option(
-        help="How many seeds (5 is 0 to 4) or which ones (0,1,7; one alone: 7,); replaces the file's."
-    ),
-]
-With = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--with",
-        help="Audit the deployment with this change: a defense with its settings, as in "
-        "secure_sum:clients=8; may be repeated, the outermost first.",
-    ),
-]
-NoAdvice = Annotated[
-    bool,
-    typer.Option("--no-advice", help="Do not measure what could be changed; attacks get the whole budget."),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the run, new or to go on with; the default is named after what is run."),
-]
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Start anew: what the folder holds of an earlier run is removed.")
-]
-PrivacyJson = Annotated[
-    Path | None,
-    typer.Option(
-        "--privacy-json",
-        help="A FLARE site's privacy.json: its filters join the defenses, as the site runs them.",
-    ),
-]
-PrivacyScope = Annotated[
-    str | None, typer.Option("--privacy-scope", help="Which scope of it; the default is the file's.")
-]
-RecordedModel = Annotated[
-    str | None,
-    typer.Option("--model", help="Of recorded exchanges: the model, a name or package.module:function."),
-]
-Truth = Annotated[
-    str | None,
-    typer.Option(
-        help="Of recorded exchanges: what the clients trained on, as data of an audit file; a function with "
-        "an argument `client` returns that client's (inputs, labels)."
-    ),
-]
-Input = Annotated[
-    str | None,
-    typer.Option(
-        "--input",
-        help="Of recorded exchanges without --truth, where the model does not tell: 3x32x32 (channels, "
-        "height, width of images) or 64 (columns of a table).",
-    ),
-]
-FlowerApp = Annotated[
-    Path | None,
-    typer.Option(
-        "--flower", help="Folder of a Flower app: run it in simulation, record it, and audit the recording."
-    ),
-]
-Nodes = Annotated[int, typer.Option(min=1, help="Of --flower: how many clients there are.")]
-Backend = Annotated[str, typer.Option(help="Of --flower: here (this process) or ray (Flower's own).")]
-Rounds = Annotated[str | None, typer.Option(help="Of --flower: record these rounds only, as in 1,2.")]
-Clients = Annotated[str | None, typer.Option(help="Of --flower: record these clients only, as in 0,5.")]
+if TYPE_CHECKING:
+    from seepage.engine.spec import AuditSpec
+
 Formats = Annotated[
     list[str] | None,
     typer.Option(
@@ -111,46 +28,210 @@ Formats = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON instead of tables.")]
 
 
-def settings(*, budget: str | None, device: str | None, seeds: str | None) -> dict[str, Any]:
-    """What was given of the settings that a file has too, read and checked.
+@dataclass(frozen=True)
+class Run:
+    """How a grid is run, for how long and where it is kept."""
 
-    >>> settings(budget="5m", device=None, seeds="2")
-    {'budget': 300.0, 'seeds': (0, 1)}
-    """
-    found = {
-        "budget": None if budget is None else _read("--budget", amounts.seconds, budget),
-        "device": device,
-        "seeds": None if seeds is None else _read("--seeds", amounts.seeds, seeds),
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Cells at the same time, one thread each (default: every core, where it pays)."
+        ),
+    ] = None
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Where cells run: auto (a pool of processes where that pays), here (this process), pool, "
+            "ray (cluster of $RAY_ADDRESS, else this machine) or dask. Every engine gives the same figures."
+        ),
+    ] = "auto"
+    scheduler: Annotated[
+        str | None, typer.Option(help="Of --engine dask: the scheduler's address, as in tcp://host:8786.")
+    ] = None
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Time for the whole run, e.g. 60s, 5m or 2h. An audit's attacks share it (default with "
+            "attacks = auto: 3m): auto leaves out what does not fit, and what is named all runs. A study or "
+            "a table begins no cell after it, and the same command goes on."
+        ),
+    ] = None
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto; replaces the file's.")] = None
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            help="How many seeds (5 is 0 to 4) or which ones (0,1,7; one alone: 7,); replaces the file's."
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run, new or to go on with; the default is named after what is run."),
+    ] = None
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew: what the folder holds of an earlier run is removed.")
+    ] = False
+
+    def settings(self) -> dict[str, Any]:
+        """What was given of the settings that a file has too, read and checked.
+
+        >>> Run(budget="5m", seeds="2").settings()
+        {'budget': 300.0, 'seeds': (0, 1)}
+        """
+        found = {
+            "budget": None if self.budget is None else _read("--budget", amounts.seconds, self.budget),
+            "device": self.device,
+            "seeds": None if self.seeds is None else _read("--seeds", amounts.seeds, self.seeds),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def where(self) -> dict[str, Any]:
+        """Where the run is computed and kept, as `run_grid` takes it."""
+        if self.out is not None and self.out.exists() and not self.out.is_dir():
+            raise SpecError(f"--out names a file, '{self.out}': give a folder, new or of the same run.")
+        return {name: getattr(self, name) for name in ("out", "engine", "jobs", "scheduler", "fresh")}
 
 
-def where(
-    *, out: Path | None, engine: str, jobs: int | None, scheduler: str | None, fresh: bool
-) -> dict[str, Any]:
-    """Where a run is computed and kept, as `run_grid` takes it."""
-    if out is not None and out.exists() and not out.is_dir():
-        raise SpecError(f"--out names a file, '{out}': give a folder, new or of the same run.")
-    return {"out": out, "engine": engine, "jobs": jobs, "scheduler": scheduler, "fresh": fresh}
+@dataclass(frozen=True)
+class Changes:
+    """What an audit changes of the deployment that its file describes."""
+
+    privacy_json: Annotated[
+        Path | None,
+        typer.Option(
+            help="A FLARE site's privacy.json: its filters join the defenses, as the site runs them."
+        ),
+    ] = None
+    privacy_scope: Annotated[
+        str | None, typer.Option(help="Which scope of it; the default is the file's.")
+    ] = None
+    added: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help="Audit the deployment with this change: a defense with its settings, as in "
+            "secure_sum:clients=8; may be repeated, the outermost first.",
+        ),
+    ] = None
+
+    def made_to(self, spec: AuditSpec) -> AuditSpec:
+        """The specification with them."""
+        from seepage.engine.site import with_changes, with_site_filters
+
+        if self.privacy_json is not None:
+            spec = with_site_filters(spec, self.privacy_json, scope=self.privacy_scope)
+        return with_changes(spec, changes(self.added))
 
 
-def recorded(
-    folder: Path, *, model: str | None, truth: str | None, input_: str | None, seeds: str | None
-) -> dict[str, Any]:
-    """A folder of recorded exchanges as keys of an audit file."""
-    if model is None:
-        raise SpecError(
-            f"'{folder}' is a folder: with recorded exchanges, say what model they are of (--model "
-            "package.module:function); to rebuild a report, use seepage report."
+@dataclass(frozen=True)
+class Recorded:
+    """What recorded exchanges do not say themselves."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(help="Of recorded exchanges: the model, a name or package.module:function."),
+    ] = None
+    truth: Annotated[
+        str | None,
+        typer.Option(
+            help="Of recorded exchanges: what the clients trained on, as data of an audit file; a function "
+            "with an argument `client` returns that client's (inputs, labels)."
+        ),
+    ] = None
+    input_: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            help="Of recorded exchanges without --truth, where the model does not tell: 3x32x32 (channels, "
+            "height, width of images) or 64 (columns of a table).",
+        ),
+    ] = None
+    known: Annotated[
+        str | None,
+        typer.Option(
+            help="Of recorded exchanges: what a server knows of the clients besides what was recorded, as in "
+            "lr=0.1,steps=1,optimizer=sgd,examples=32.",
+        ),
+    ] = None
+
+    def keys(self, folder: Path, *, seeds: str | None) -> dict[str, Any]:
+        """A folder of recorded exchanges as keys of an audit file."""
+        if self.model is None:
+            raise SpecError(
+                f"'{folder}' is a folder: with recorded exchanges, say what model they are of (--model "
+                "package.module:function); to rebuild a report, use seepage report."
+            )
+        if seeds is not None:
+            raise SpecError("--seeds does not go with recorded exchanges: each of them is looked at once.")
+        described = None if self.input_ is None else _read("--input", _shape, self.input_)
+        return {
+            "model": self.model,
+            "recorded": {"folder": str(folder)}
+            | ({} if described is None else {"shape": described})
+            | ({} if self.known is None else _known(self.known)),
+            **({} if self.truth is None else {"data": self.truth}),
+        }
+
+    def refuse_without(self, folder: Path | None) -> None:
+        """These options say nothing about an audit file."""
+        if self.model or self.truth or self.input_ or self.known:
+            wrong = "" if folder is None else f"'{folder}' is no folder that exists; "
+            raise SpecError(
+                f"{wrong}--model, --truth, --input and --known go with a folder of recorded exchanges: "
+                "give one."
+            )
+
+
+@dataclass(frozen=True)
+class FlowerRun:
+    """A Flower app that is run and recorded before the audit."""
+
+    flower: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a Flower app: run it in simulation, record it, and audit the recording."
+        ),
+    ] = None
+    nodes: Annotated[int, typer.Option(min=1, help="Of --flower: how many clients there are.")] = 10
+    backend: Annotated[str, typer.Option(help="Of --flower: here (this process) or ray (Flower's own).")] = (
+        "here"
+    )
+    rounds: Annotated[str | None, typer.Option(help="Of --flower: record these rounds only, as in 1,2.")] = (
+        None
+    )
+    clients: Annotated[
+        str | None, typer.Option(help="Of --flower: record these clients only, as in 0,5.")
+    ] = None
+
+    def recorded(self, into: Path | None) -> tuple[Path | None, str]:
+        """Where the exchanges are, and a sentence; `into` itself where there is no app to run."""
+        if self.flower is None:
+            return into, ""
+        from seepage.integrations.flower import record_app
+
+        if self.backend not in ("here", "ray"):
+            raise SpecError(f"--backend is '{self.backend}': give here or ray.")
+        place = Path(f"recorded-{self.flower.resolve().name}") if into is None else into
+        recorded = record_app(
+            self.flower,
+            place,
+            nodes=self.nodes,
+            backend="ray" if self.backend == "ray" else "here",
+            rounds=numbers("--rounds", self.rounds),
+            clients=numbers("--clients", self.clients),
         )
-    if seeds is not None:
-        raise SpecError("--seeds does not go with recorded exchanges: each of them is looked at once.")
-    described = None if input_ is None else _read("--input", _shape, input_)
-    return {
-        "model": model,
-        "recorded": {"folder": str(folder)} | ({} if described is None else {"shape": described}),
-        **({} if truth is None else {"data": truth}),
-    }
+        return place, f"recorded {len(recorded)} exchanges of the Flower app in {place}."
+
+
+def _known(text: str) -> dict[str, Any]:
+    """
+    >>> _known("lr=0.1,steps=1,examples=32")
+    {'examples': 32, 'local': {'lr': 0.1, 'steps': 1}}
+    """
+    said = _pairs(text)
+    if said is None:
+        raise SpecError(f"--known: '{text}' says nothing: write lr=0.1,steps=1,examples=32.")
+    whole = {"examples": said.pop("examples")} if "examples" in said else {}
+    return {**whole, "local": said}
 
 
 def numbers(option: str, text: str | None) -> tuple[int, ...] | None:
@@ -203,11 +284,19 @@ def changes(texts: list[str] | None) -> list[dict[str, Any]]:
     for text in texts or ():
         # "package.module:thing" has a colon of its own, and no equals sign before the next one
         name, colon, settings = text.rpartition(":") if "=" in text.rpartition(":")[2] else (text, "", "")
-        pairs = [part.partition("=") for part in settings.split(",")] if colon else []
-        if not name or any(not key.strip() or not value.strip() for key, _, value in pairs):
+        chosen = _pairs(settings) if colon else {}
+        if not name or chosen is None:
             raise SpecError(f"--with: '{text}' is no change: write name:setting=value,setting=value.")
-        found.append({"name": name, **{key.strip(): _value(value.strip()) for key, _, value in pairs}})
+        found.append({"name": name, **chosen})
     return found
+
+
+def _pairs(text: str) -> dict[str, Any] | None:
+    """setting=value,setting=value; None where that is not what it says."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    if any(not key.strip() or not value.strip() for key, _, value in pairs):
+        return None
+    return {key.strip(): _value(value.strip()) for key, _, value in pairs}
 
 
 def _value(text: str) -> Any:

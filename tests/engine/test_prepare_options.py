@@ -190,3 +190,12 @@ def test_bare_reading_has_the_same_scores_and_claims_nothing():
     ]
     assert traps[0].batch_scores["extraction_recall"] == traps[1].batch_scores["extraction_recall"] > 0
     assert AttackRef(name="trap_weights").name in ATTACKS
+
+
+def test_so_many_local_steps_are_taken_however_few_the_epochs_lead_to():
+    def steps(**protocol):
+        return prepared(protocol={"algorithm": "fedavg", "batch_size": 4, **protocol}).local.num_steps(4)
+
+    assert steps(local_steps=5) == 5
+    assert steps(local_batch_size=2, local_epochs=3, local_steps=2) == 2
+    assert steps(local_batch_size=2, local_epochs=3) == 6

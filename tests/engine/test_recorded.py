@@ -1,20 +1,26 @@
 from __future__ import annotations
 
+import io
+import json
 import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import seepage
 from seepage.core.errors import SeepageError, SpecError
 from seepage.engine.prepare import prepare
 from seepage.engine.recorded import local_training
+from seepage.engine.recorded_data import recorded_data
 from seepage.engine.source import Simulation
 from seepage.engine.spec import parse_spec
 from seepage.record.exchanges import ExchangeInfo, Recorder
+from seepage.report.terminal import print_summary
 
 ATTACKS = ["analytic_extraction", "exact_extraction", {"name": "inverting_gradients", "steps": 3}]
 QUIET = {"on_plan": lambda header: None, "engine": "here"}
@@ -100,6 +106,23 @@ def test_without_truth_there_are_claims_and_no_scores(tmp_path: Path) -> None:
     assert "no truth to check" in found.to_html().read_text()
 
 
+def test_claims_that_take_the_declared_number_at_its_word_say_so(tmp_path: Path) -> None:
+    """Products of floats prove the rows of a gradient; differences of weights have none."""
+    picture = {"modality": "image", "shape": [1, 8, 8], "num_classes": 10, "value_range": [0.0, 1.0]}
+    record(tmp_path / "sent", kind="weights", batch_size=4, algorithm="fedavg", lr=0.1)
+    record(tmp_path / "computed", data="breast_cancer", model=for_tumours, batch_size=4)
+    weights = {"model": build, "recorded": {"folder": str(tmp_path / "sent"), "input": picture}}
+    gradient = {"model": for_tumours, "recorded": tmp_path / "computed"}
+    for number, conditional in enumerate((True, False)):
+        given = weights if conditional else gradient
+        found = seepage.audit(**given, attacks=ATTACKS[1:2], out=tmp_path / f"out{number}", **QUIET)
+        (cell,) = found.cells
+        assert cell.claims > 0 and cell.claims_right is None
+        assert cell.claims_if_declared is conditional
+        said = "declared the right number of their examples" in found.to_html().read_text()
+        assert said is conditional
+
+
 def test_a_claim_that_is_made_twice_counts_once(tmp_path: Path) -> None:
     """analytic_extraction claims an example for each unit that only it activates."""
     record(tmp_path / "recorded", data="breast_cancer", model=for_tumours, batch_size=2)
@@ -126,8 +149,12 @@ def test_no_claim_is_never_called_safe(tmp_path: Path) -> None:
     page = found.to_html().read_text()
     for words in (page, said["headline"], *said["details"]):
         assert "no leak" not in words.lower() and "is safe" not in words.lower()
-    done = [cell for cell in found.cells if cell.status == "done"]
-    assert not done or "all zeros" in " ".join(done[0].notes)
+    # whether the attack refused or found nothing, the reader is told why, at once and in the terminal
+    assert any("all zeros" in line for line in said["details"])
+    with Console(width=100, record=True, file=io.StringIO()) as console:
+        print_summary(found, console)
+    shown = " ".join(console.export_text().split())
+    assert "What keeps attacks from it: The update is all zeros" in shown and "Baseline" not in shown
 
 
 def test_the_truth_may_be_a_function_of_the_client(tmp_path: Path) -> None:
@@ -184,6 +211,31 @@ def test_local_training_is_known_where_it_can_be_replayed() -> None:
     assert known("delta", lr=0.1, steps=3, batch_size=2).num_steps(20) == 3
     assert known("weights", lr=0.1, epochs=2, batch_size=5).num_steps(10) == 4
     assert known("delta", lr=0.1, steps=1, optimizer="rmsprop") is None
+    assert known("delta", lr=0.1, epochs=2, shuffle=True).shuffle_seed is not None
+
+
+def test_what_a_server_knows_besides_is_given_with_the_audit(tmp_path: Path) -> None:
+    """FLARE tells a recorder no learning rate, and a server has one all the same."""
+    record(tmp_path / "recorded", kind="delta", batch_size=4, algorithm="fedavg", lr=0.1)
+    for file in (tmp_path / "recorded").glob("*.json"):
+        said = json.loads(file.read_text())
+        file.write_text(json.dumps({**said, "local": {}, "examples": None}))
+
+    def knowledge(**known: Any) -> str:
+        found = seepage.audit(
+            model=build, recorded={"folder": str(tmp_path / "recorded"), "shape": (1, 8, 8), **known},
+            attacks="exact_extraction", out=tmp_path / str(len(known)), **QUIET,
+        )  # fmt: skip
+        return found.header.threat.name + " ".join(found.cells[0].hindrances)
+
+    assert "-local_training" in (alone := knowledge()) and "-batch_size" in alone
+    told = knowledge(examples=4, local={"lr": 0.1, "steps": 1})
+    assert "-local_training" not in told and "-batch_size" not in told and "not recorded" not in told
+
+
+def test_a_setting_of_the_training_that_does_not_exist_is_named_beside_those_that_do() -> None:
+    with pytest.raises(SpecError, match=r"'recorded.local.stps': did you mean 'recorded.local.steps'"):
+        parse_spec({"model": "mlp", "recorded": {"folder": "x", "local": {"stps": 1}}})
 
 
 def test_thousands_of_exchanges_need_the_memory_of_one(tmp_path: Path) -> None:
@@ -216,3 +268,24 @@ def test_what_is_recorded_of_a_client_s_training_reaches_the_replay() -> None:
     training = local_training(info)
     assert training is not None and training.optimizer == "adamw" and not training.plain
     assert {name: getattr(training, name) for name in said} == said
+
+
+def test_the_truth_of_a_client_may_be_a_loader_and_what_cannot_be_is_told(tmp_path: Path) -> None:
+    record(tmp_path / "recorded", kind="gradient", batch_size=4, clients=2)
+    x, y = torch.rand(8, 1, 8, 8), torch.arange(8)
+    loaders = [DataLoader(TensorDataset(x[own], y[own]), batch_size=4) for own in (slice(0, 4), slice(4, 8))]
+    asked = parse_spec({"model": "mlp", "recorded": {"folder": str(tmp_path / "recorded")}})
+
+    def truth(load: Any) -> Any:
+        return recorded_data(asked, load, lambda spec: build())
+
+    found = truth(lambda client: loaders[client])
+    assert torch.equal(found.inputs, x)
+    assert torch.equal(found.labels, y)
+    assert found.owners is not None and found.owners.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    with pytest.raises(SpecError, match="returned 2 loaders for client 0: return the one"):
+        truth(lambda client: (loaders[0], loaders[1]))
+    with pytest.raises(SpecError, match="failed for client 0 with ZeroDivisionError"):
+        truth(lambda client: 1 / client)
+    with pytest.raises(SpecError, match="takes partition_id and num_partitions, which an"):
+        truth(lambda partition_id, num_partitions: (x, y))

@@ -8,6 +8,8 @@ from torch import nn
 
 from seepage.attacks import ATTACKS
 from seepage.attacks.fishing.class_fishing import class_fishing
+from seepage.attacks.fishing.dying_cuts import dying_cut, dying_everyone
+from seepage.attacks.fishing.head import find_head, head_features
 from seepage.attacks.traps.trap_weights import trap_weights
 from seepage.core.errors import DataError
 from seepage.core.types import (
@@ -23,6 +25,7 @@ from seepage.core.types import (
 )
 from seepage.gating import gate
 from seepage.gating.attacked import PICTURE
+from seepage.gating.report import Exposure, GateReport
 from seepage.gating.shares import layer_shares
 from seepage.protocol import client
 
@@ -116,6 +119,19 @@ def test_an_example_that_is_alone_in_the_gradient_is_isolated() -> None:
     assert not [e for e in gate(net(), None, batch, spec=SPEC, quick=True).exposures if e.how == "isolated"]
 
 
+def test_whom_a_cut_in_several_local_steps_catches_alone_is_exposed() -> None:
+    """The network dies after the step that catches the example with the highest score, and nobody else."""
+    local = LocalTraining(algorithm="fedavg", lr=0.05, epochs=3)
+    known = Knowledge(input=SPEC, local=local, loss="cross_entropy")
+    batch = Batch(private(6).inputs, torch.tensor([1, 3, 0, 3, 2, 1]) % 3)  # nobody is of class 3
+    head = find_head(net(), SPEC)
+    everyone, dying = dying_everyone(net(), head, 3, known)
+    order = (head_features(everyone, head, batch.inputs) @ dying.u).sort(descending=True)
+    crafted = dying_cut(everyone, head, 3, dying, float(order.values[:2].mean()))
+    report = gate(crafted, None, batch, spec=SPEC, local=local, quick=True)
+    assert {e.example for e in report.exposures} == {int(order.indices[0])}
+
+
 def test_advice_was_measured_and_holds() -> None:
     model, batch = net(), private(4)
     report = gate(model, None, batch, spec=SPEC, budget=0.05)
@@ -170,3 +186,10 @@ def test_whom_a_patient_server_tells_apart_is_named_by_a_gate_in_a_hurry() -> No
     assert int(near.sum()) >= 8
     assert set(near.nonzero().flatten().tolist()) <= set(report.exposed)
     assert {"unmixed"} <= {e.how for e in report.exposures}
+
+
+def test_a_large_batch_is_told_in_a_few_lines() -> None:
+    each = [Exposure(example=i, how="exact", by="exact_extraction", layer="1") for i in range(32)]
+    lines = GateReport(examples=32, exposures=each, threshold=0.0, measured=True).text().splitlines()
+    assert [line[:4] for line in lines].count("- ex") == 8
+    assert "- and 24 more (--json has all of them)." in lines

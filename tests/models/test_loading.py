@@ -165,7 +165,7 @@ class GivesNan(nn.Module):
         (nn.Linear(5, 3), r"batch of shape \(2, 4\).*takes 5 values"),
         (nn.Conv2d(3, 3, 1), r"shape \(4,\).*takes 3 channels"),
         (nn.Linear(4, 2), r"returned shape \(2, 2\).*3 classes need \(2, 3\)"),
-        (nn.Linear(4, 1), r"returned shape \(2, 1\)"),  # one output is for two classes only
+        (nn.Linear(4, 1), r"one number for an example.*3 classes"),  # one output is for two classes only
         (nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), r"returned shape \(6,\)"),
         (GivesDict(), "returned a dict"),
         (GivesNan(), "returned NaN"),
@@ -174,3 +174,10 @@ class GivesNan(nn.Module):
 def test_check_forward_says_what_does_not_fit(model: nn.Module, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         check_forward(model, ROWS)
+
+
+def test_a_table_that_is_wider_than_its_file_says_why() -> None:
+    spec = InputSpec(modality=Modality.TABULAR, shape=(9,), num_classes=2, categories=((3, 4), (5, 6, 7, 8)))
+    said = "the table's 5 columns are 9 values; write the function as build"
+    with pytest.raises(ModelError, match=said):
+        check_forward(nn.Linear(5, 2), spec)

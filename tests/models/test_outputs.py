@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import seepage
+from seepage.core.errors import ModelError
 from seepage.core.types import InputSpec, Modality
+from seepage.models.loading import build_model, check_forward
 from seepage.models.outputs import doubts_about_outputs
 
 SPEC = InputSpec(modality=Modality.TABULAR, shape=(6,), num_classes=3, value_range=None)
@@ -48,9 +50,58 @@ def test_logits_and_their_like_are_not(model: nn.Module) -> None:
     assert doubts_about_outputs(model, SPEC) == ()
 
 
-def test_one_output_is_not_judged() -> None:
-    spec = InputSpec(modality=Modality.TABULAR, shape=(6,), num_classes=2, value_range=None)
-    assert doubts_about_outputs(nn.Sequential(nn.Linear(6, 1), nn.Softmax(dim=1)), spec) == ()
+TWO_CLASSES = InputSpec(modality=Modality.TABULAR, shape=(6,), num_classes=2, value_range=None)
+
+
+@pytest.mark.parametrize(
+    ("model", "sentences"),
+    [
+        (nn.Linear(6, 1), 0),
+        (nn.Sequential(nn.Linear(6, 1), nn.Softplus()), 0),
+        (nn.Sequential(nn.Linear(6, 1), nn.Softmax(dim=1)), 0),  # always 1: nothing that could be trained
+        (nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1), nn.Sigmoid()), 1),
+    ],
+)
+def test_one_output_is_a_probability_if_no_input_takes_it_out_of_0_to_1(
+    model: nn.Module, sentences: int
+) -> None:
+    said = doubts_about_outputs(model, TWO_CLASSES)
+    assert len(said) == sentences
+    assert all("without its sigmoid" in one for one in said)
+
+
+class Squeezed(nn.Module):
+    """One logit an example, without a dimension for it: as `squeeze` leaves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).squeeze()
+
+
+def test_one_logit_without_a_dimension_becomes_a_column() -> None:
+    model = build_model(Squeezed(), TWO_CLASSES)
+    assert check_forward(model, TWO_CLASSES) == (2, 1)
+    assert model(torch.zeros(1, 6)).shape == (1, 1)
+    x = torch.rand(5, 6)
+    assert torch.equal(model(x)[:, 0], model.inner(x)[:, 0])
+
+
+def test_series_are_told_how_they_can_be_given() -> None:
+    spec = InputSpec(modality=Modality.IMAGE, shape=(1, 20, 6), num_classes=3)
+    network = nn.Sequential(nn.Conv1d(20, 4, 3), nn.Flatten(), nn.Linear(16, 3))
+    with pytest.raises(ModelError, match=r"nn.Sequential\(nn.Unflatten\(1, \(20, 6\)\), model\)"):
+        check_forward(network, spec)
+    rows = InputSpec(modality=Modality.TABULAR, shape=(120,), num_classes=3)
+    assert check_forward(nn.Sequential(nn.Unflatten(1, (20, 6)), network), rows) == (2, 3)
+
+
+def test_regression_is_refused_by_its_name() -> None:
+    spec = InputSpec(modality=Modality.TABULAR, shape=(6,), num_classes=40)
+    with pytest.raises(ModelError, match="regression is not audited"):
+        check_forward(nn.Linear(6, 1), spec)
 
 
 def test_the_verdict_says_so(tmp_path: Path) -> None:

@@ -416,3 +416,15 @@ def test_a_log_without_the_baseline_is_judged_too(new_log):
     found = verdict(log, attacks)
     assert found.level == "high"
     assert "It also infers 100 % of the labels (this log has no baseline for labels)." in found.details
+
+
+def test_claims_that_take_the_declared_number_at_its_word_say_so_where_nobody_checked_them(new_log):
+    for conditional in (False, True):
+        builder = new_log(seeds=(0,)).add(
+            "reader", [], guess={}, claims=2, claims_right=None, claimed_examples=2,
+            claims_if_declared=conditional,
+        )  # fmt: skip
+        found = judge(builder)
+        assert found.level == "claimed"
+        said = any("declared the right number of their examples" in detail for detail in found.details)
+        assert said is conditional

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from seepage.record import AttackRef, summarise
 from seepage.report import print_summary, to_json
+from seepage.report.actions import Action, Actions
 
 
 def printed(log, width: int = 100) -> str:
@@ -140,3 +141,15 @@ def test_machines_get_the_verdict_as_one_of_three(new_log):
     for value, (outcome, level) in outcomes.items():
         found = to_json(new_log().add_images("a", [value, value]).build())["verdict"]
         assert (found["outcome"], found["level"]) == (outcome, level)
+
+
+def test_what_to_do_is_said_here_too_with_the_command(log, monkeypatch):
+    words = {"how": "", "costs": "", "proof": "", "setting": "", "stopped": 1.0, "kept": 1.0}
+    one = Action(
+        title="Sum up", stops="Stops 90 %.", command="seepage audit a.toml --with secure_sum", **words
+    )
+    found = Actions(listed=(one,), basis="On 1 seed.")
+    monkeypatch.setattr("seepage.report.terminal.read_actions", lambda log: found)
+    lines = printed(log).splitlines()
+    at = lines.index("What to do, measured on this deployment, the best first:")
+    assert lines[at + 1 : at + 4] == ["1. Sum up. Stops 90 %.", f"   {one.command}", "On 1 seed."]

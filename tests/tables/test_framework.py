@@ -18,9 +18,9 @@ pytest.importorskip("flwr")
 def small_table(**changes: object) -> dict[str, object]:
     table = read_toml(table_file("boenisch2021/section8.4"))
     group = table["groups"][0]
-    (row,) = [row for row in group["rows"] if "users of Flower" in row["label"]]
-    assert row["probes"] == ["seepage.tables.framework:flower_users"]  # with Ray unless one says otherwise
-    row["probes"] = [{"name": "seepage.tables.framework:flower_users", "backend": "here"}]
+    row, with_ray = [row for row in group["rows"] if "users of Flower" in row["label"]]
+    assert row["probes"] == ["seepage.tables.framework:flower_users"]  # in this process
+    assert with_ray["probes"] == [{"name": "seepage.tables.framework:flower_users", "backend": "ray"}]
     row["protocol"] = {**row["protocol"], **changes}
     group |= {"data": DIGITS, "rows": [row]}
     return table | {"groups": [group], "protocol": {"batch_size": 12}, "model": FCNN}

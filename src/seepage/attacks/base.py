@@ -227,5 +227,6 @@ def pool(found: Sequence[Reconstruction]) -> Reconstruction:
         if all(w is not None for w in words)
         else None,
         complete=None if any(f.complete is None for f in found) else all(f.complete for f in found),
+        if_declared=any(f.if_declared for f in found),
         notes=tuple(dict.fromkeys(note for f in found for note in f.notes)),
     )

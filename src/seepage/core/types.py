@@ -358,6 +358,9 @@ class Reconstruction:
     """(vocabulary,) bool: tokens that the texts of all exchanges hold, in places that may be unknown."""
     complete: bool | None = None
     """Whether the attack certifies that the layer it read holds nothing else; None: it has no way to tell."""
+    if_declared: bool = False
+    """Some claims, and the certificate, hold only if the client declared the right number of examples: twice
+    as many, in pairs that are nearly alike, may have sent the same."""
     notes: tuple[str, ...] = ()
     """Plain sentences for the report: which layer was read, why something stalled."""
 

@@ -147,9 +147,13 @@ def _guess_modality(raw: Tensor, name: str) -> Modality:
     if raw.ndim in (3, 4):
         return Modality.IMAGE
     if raw.ndim != 2:
+        as_rows = (
+            f"give volumes as rows, x.flatten(1), and the model as "
+            f"nn.Sequential(nn.Unflatten(1, {tuple(raw.shape[1:])}), model)"
+        )
         raise DataError(
             f"{name}: inputs of shape {tuple(raw.shape)} are neither pictures (N, C, H, W), rows (N, D) nor "
-            "token ids (N, L); reshape them."
+            f"token ids (N, L); {'reshape them' if raw.ndim < 2 else as_rows}."
         )
     if raw.is_floating_point():
         return Modality.TABULAR

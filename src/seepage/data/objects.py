@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from seepage.core.errors import DataError, SpecError
 from seepage.core.registry import import_thing
@@ -36,7 +36,8 @@ def from_object(
     tokenizer: Any = None,
     length: int = 64,
 ) -> Dataset:
-    """A Dataset as it is; (x, y); a dict of arrays; a map-style dataset of (x, y) pairs; texts; or columns.
+    """A Dataset as it is; (x, y); a dict of arrays; a map-style dataset of (x, y) pairs or its
+    loader; texts; or columns.
 
     Texts are strings in the place of x, or a list of them without labels, for a language model. Columns
     (input_ids, pixel_values, text, tokens, labels, ...) come as a datasets.Dataset, a dict, or rows that are
@@ -47,6 +48,8 @@ def from_object(
     """
     if isinstance(data, Dataset):
         return data
+    if isinstance(data, DataLoader):
+        data = data.dataset  # how it is cut into batches is the protocol's to say
     told: dict[str, Any] = {"name": name, "source": source, "tokenizer": tokenizer, "length": length}
     if (texts := _texts(data)) is not None:
         return from_texts(*texts, **told)

@@ -42,9 +42,9 @@ def run_cell(
     before = shared.kept_bytes
     source, attack = shared.source, prepared.attacks[ref.key]
     known = shared.known_to_baseline if ref.name == BASELINE else shared.known_to_server()
+    if why := missing_grants(attack.requires, prepared.threat, prepared.spec.protocol.aggregation):
+        return Cell(attack=ref, seed=seed, status="not_applicable", reason=f"it {why}"), None
     try:
-        if why := missing_grants(attack.requires, prepared.threat, prepared.spec.protocol.aggregation):
-            raise NotApplicable(f"it {why}")
         with measure(prepared.device) as whole:
             model = own_copy(source.model)
             attack.check(wide_model(model), known)
@@ -55,7 +55,9 @@ def run_cell(
             seconds = time.perf_counter() - began
             found, said = _compared(shared, played, attack, known, result, rated)
     except NotApplicable as reason:
-        return Cell(attack=ref, seed=seed, status="not_applicable", reason=str(reason)), None
+        against = _why_little(shared, ref, None)
+        refused = Cell(attack=ref, seed=seed, status="not_applicable", reason=str(reason), hindrances=against)
+        return refused, None
     except SeepageError as reason:
         return Cell(attack=ref, seed=seed, status="failed", reason=str(reason)), None
     counts = result.label_counts
@@ -66,9 +68,11 @@ def run_cell(
         space=result.space,
         candidates=len(result),
         complete=result.complete,
+        claims_if_declared=result.if_declared,
         label_counts=None if counts is None else tuple(int(c) for c in counts),
         knowledge=_knowledge_in_words(prepared, ref, known),
-        notes=(*result.notes, *_promises(prepared, played.rounds), *_why_little(shared, ref, found)),
+        notes=(*result.notes, *_promises(prepared, played.rounds)),
+        hindrances=_why_little(shared, ref, found),
         crafted=attack.active,
         cost=Cost(
             seconds=seconds, rounds=played.rounds, peak_memory_mb=whole.peak_memory_mb + before / 2**20
@@ -108,15 +112,19 @@ def _compared(
     }
 
 
-def _why_little(shared: Shared, ref: AttackRef, found: Scored | Unscored) -> tuple[str, ...]:
-    """What about a recorded exchange keeps attacks from it, where this one has no example for sure."""
+def _why_little(shared: Shared, ref: AttackRef, found: Scored | Unscored | None) -> tuple[str, ...]:
+    """What about a recorded exchange keeps attacks from it, where this one has no example for sure.
+
+    found: None where the attack refused.
+    """
     source = shared.source
     if not isinstance(source, Recording) or ref.name == BASELINE:
         return ()
     if isinstance(found, Unscored):
-        return () if found.claims else diagnosis(source.whole, source.kept.info)
-    exact = any(example.scores.get("exact") == 1.0 for example in found.examples)
-    return () if exact else diagnosis(source.whole, source.kept.info)
+        exact = found.claims > 0
+    else:
+        exact = found is not None and any(e.scores.get("exact") == 1.0 for e in found.examples)
+    return () if exact else diagnosis(source.whole, source.kept.info, shared.known_to_server())
 
 
 def _attacked(

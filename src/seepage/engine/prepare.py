@@ -311,6 +311,8 @@ def prepare(
         metrics=metrics,
         doubts=doubts_about_outputs(built, dataset.spec),
     )
+    if frozen_of(built) and prepared.recorded is None:  # a large base is built once
+        prepared.bases[first, prepared.data(spec.seeds[0]).spec] = built
     prepared.check()
     return prepared
 
@@ -416,7 +418,8 @@ def local_training(protocol: ProtocolSpec) -> LocalTraining:
     return LocalTraining(
         algorithm=protocol.algorithm,
         batch_size=protocol.local_batch_size,
-        epochs=protocol.local_epochs,
+        # so many steps, however often they go through the data
+        epochs=max(protocol.local_epochs, protocol.local_steps or 1),
         steps=protocol.local_steps,
         lr=protocol.lr,
         momentum=protocol.momentum,

@@ -6,20 +6,23 @@ nothing of it, so that ten thousand need the memory of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from seepage.core.errors import SpecError
 from seepage.core.types import Grant, LocalTraining
+from seepage.core.user_code import USER_CODE_ERRORS, reason
 from seepage.data import Dataset
+from seepage.data.objects import from_object
 from seepage.engine.spec import NO_TRUTH, AuditSpec, RecordedSpec
 from seepage.protocol import custom_threat
-from seepage.record.exchanges import ExchangeInfo, RecordedExchange, RecordedFolder
+from seepage.record.exchanges import ExchangeInfo, Known, RecordedExchange, RecordedFolder
 
 
 @dataclass(frozen=True)
@@ -48,18 +51,19 @@ class Recorded:
         exchanges = chosen(spec.recorded)
         if spec.data.name == NO_TRUTH:
             return cls(exchanges, None, 0)
-        alone = len({one.info.client for one in exchanges}) == 1
+        alone = len({one.client for one in exchanges}) == 1
         rows = tuple(_rows(one.info, dataset, alone=alone) for one in exchanges)
         return cls(exchanges, rows, len(dataset))
 
 
 def chosen(wanted: RecordedSpec) -> tuple[RecordedExchange, ...]:
     """The exchanges of these rounds and clients, in their order."""
+    known = Known(wanted.examples, wanted.local)
     found = tuple(
-        one
+        replace(one, known=known)
         for one in RecordedFolder.open(wanted.folder)
-        if (wanted.rounds is None or one.info.round in wanted.rounds)
-        and (wanted.clients is None or one.info.client in wanted.clients)
+        if (wanted.rounds is None or one.round in wanted.rounds)
+        and (wanted.clients is None or one.client in wanted.clients)
     )
     if not found:
         raise SpecError(f"'{wanted.folder}' has no exchange of these rounds and clients: choose others.")
@@ -70,7 +74,7 @@ def settled(spec: AuditSpec) -> AuditSpec:
     """The specification with what the recording says: how many exchanges, and what is not known of them."""
     if spec.recorded is None:
         return spec
-    infos = [one.info for one in chosen(spec.recorded)]
+    facts = [_facts(one.info) for one in chosen(spec.recorded)]
     threat = custom_threat(
         spec.threat.base, grant=spec.threat.grant, deny=spec.threat.deny, rounds=spec.threat.rounds
     )
@@ -81,8 +85,8 @@ def settled(spec: AuditSpec) -> AuditSpec:
             "(seepage.integrations.flower.Curious)."
         )
     unknown = {
-        Grant.BATCH_SIZE: any(info.examples is None for info in infos),
-        Grant.LOCAL_TRAINING: any(local_training(info) is None for info in infos),
+        Grant.BATCH_SIZE: any(examples is None for examples, _, _ in facts),
+        Grant.LOCAL_TRAINING: not all(trained for _, trained, _ in facts),
         Grant.LABELS: spec.data.name == NO_TRUTH,
     }
     denied = [str(grant) for grant, lacking in unknown.items() if lacking and grant in threat.grants]
@@ -92,18 +96,23 @@ def settled(spec: AuditSpec) -> AuditSpec:
             "clients": 1,
             "rounds": 1,
             "aggregation": "per_client",
-            "batch_size": max(info.examples or 1 for info in infos),
-            "algorithm": "fedsgd" if all(info.kind == "gradient" for info in infos) else "fedavg",
+            "batch_size": max(examples or 1 for examples, _, _ in facts),
+            "algorithm": "fedsgd" if all(gradient for _, _, gradient in facts) else "fedavg",
         }
     )
     return spec.model_copy(
         update={
             "threat": spec.threat.model_copy(update={"deny": deny}),
             "protocol": protocol,
-            "seeds": tuple(range(len(infos))),
+            "seeds": tuple(range(len(facts))),
             "server_seed": 0 if spec.server_seed is None else spec.server_seed,
         }
     )
+
+
+def _facts(info: ExchangeInfo) -> tuple[int | None, bool, bool]:
+    """Its examples, whether its local training is known, and whether it is a gradient."""
+    return info.examples, local_training(info) is not None, info.kind == "gradient"
 
 
 def local_training(info: ExchangeInfo) -> LocalTraining | None:
@@ -130,6 +139,7 @@ def local_training(info: ExchangeInfo) -> LocalTraining | None:
         accumulation=known.accumulation or 1,
         clip_norm=known.clip_norm,
         mixed_precision=bool(known.mixed_precision),
+        shuffle_seed=0 if known.shuffle else None,
         **shared,  # type: ignore[arg-type]
     )
 
@@ -139,8 +149,7 @@ def by_client(load: Any, exchanges: Sequence[RecordedExchange], make: Any) -> Da
 
     make: from (inputs, labels) to a data set.
     """
-    parts: Mapping[int, Any] = {client: load(client=client) for client in _clients(exchanges)}
-    pairs = {client: (torch.as_tensor(x), torch.as_tensor(y)) for client, (x, y) in parts.items()}
+    pairs = {client: _held(load, client) for client in _clients(exchanges)}
     whole: Dataset = make(
         (torch.cat([x for x, _ in pairs.values()]), torch.cat([y for _, y in pairs.values()]))
     )
@@ -148,8 +157,28 @@ def by_client(load: Any, exchanges: Sequence[RecordedExchange], make: Any) -> Da
     return whole.owned_by(owners)
 
 
+def _held(load: Any, client: int) -> tuple[Tensor, Tensor]:
+    """A client's examples and labels, as arrays or in whatever else data may come."""
+    try:
+        given = load(client=client)
+        if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], DataLoader):
+            return torch.as_tensor(given[0]), torch.as_tensor(given[1])
+    except USER_CODE_ERRORS as error:
+        raise SpecError(
+            f"the truth's function failed for client {client} with {type(error).__name__}: {reason(error)}; "
+            "call it by itself to see where."
+        ) from error
+    if isinstance(given, tuple):
+        raise SpecError(
+            f"the truth's function returned {len(given)} loaders for client {client}: return the one that "
+            "the client trains on."
+        )
+    found = from_object(given, name=f"the truth of client {client}")
+    return found.inputs, found.labels
+
+
 def _clients(exchanges: Sequence[RecordedExchange]) -> list[int]:
-    return sorted({one.info.client for one in exchanges})
+    return sorted({one.client for one in exchanges})
 
 
 def _rows(info: ExchangeInfo, dataset: Dataset, *, alone: bool) -> Tensor:

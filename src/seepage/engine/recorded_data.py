@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,12 +33,29 @@ def recorded_data(spec: AuditSpec, data: Any, build: Build) -> Dataset:
     exchanges = chosen(spec.recorded)
     wanted = spec.data.name if data is None else data
     if isinstance(wanted, str) and wanted == NO_TRUTH:
-        described = spec.recorded.input or next((e.info.input for e in exchanges if e.info.input), None)
+        described = spec.recorded.input or next((said for e in exchanges if (said := e.info.input)), None)
         return _nothing(_looked_up(described) if described else _guessed(build, spec.recorded.shape))
     load = import_thing(wanted, function=True) if _is_reference(wanted) else wanted
-    if callable(load) and "client" in inspect.signature(load).parameters:
-        return by_client(load, exchanges, partial(load_data, **spec.data.options))
+    if callable(load):
+        parameters = inspect.signature(load).parameters
+        if "client" in parameters:
+            return by_client(load, exchanges, partial(load_data, **spec.data.options))
+        _check_called_alone(load, parameters, spec.data.options)
     return load_data(wanted, **spec.data.options)
+
+
+def _check_called_alone(
+    load: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
+) -> None:
+    """Flower's own load_data(partition_id, num_partitions) is not called by guessing what it wants."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    wants = [p.name for p in parameters.values() if p.kind in named and p.default is p.empty]
+    if missing := [name for name in wants if name not in given]:
+        raise SpecError(
+            f"the truth's function {getattr(load, '__name__', load)} takes {' and '.join(missing)}, which an "
+            "audit does not know: give one with an argument `client` (the partition's number) that returns "
+            "that client's inputs and labels, as in def truth(client): return x, y."
+        )
 
 
 def _is_reference(wanted: Any) -> bool:
@@ -51,15 +69,7 @@ def _nothing(spec: InputSpec) -> Dataset:
 
 
 def _looked_up(described: InputInfo) -> InputSpec:
-    return InputSpec(
-        modality=Modality(described.modality),
-        shape=described.shape,
-        num_classes=described.num_classes,
-        value_range=described.value_range,
-        mean=described.mean,
-        std=described.std,
-        vocabulary=described.vocabulary,
-    )
+    return InputSpec(**{**dict(described), "modality": Modality(described.modality)})
 
 
 def _guessed(build: Build, known: tuple[int, ...] | None) -> InputSpec:
@@ -72,9 +82,7 @@ def _guessed(build: Build, known: tuple[int, ...] | None) -> InputSpec:
             found.append((tried, outputs))
     if len(found) == 1:
         tried, outputs = found[0]
-        return InputSpec(
-            modality=tried.modality, shape=tried.shape, num_classes=max(2, outputs), value_range=None
-        )
+        return replace(tried, num_classes=max(2, outputs))
     several = f" It takes {' and '.join(str(spec.shape) for spec, _ in found[:4])}." if found else ""
     raise SpecError(
         "the model does not tell what one example is: say it, as in --input 3x32x32 (channels, height, "

@@ -76,7 +76,7 @@ class Recording:
         return Played(
             exchanges=(seen,),
             truth=truth,
-            truth_clients=torch.full((len(truth),), self.kept.info.client),
+            truth_clients=torch.full((len(truth),), self.kept.client),
             behind=(torch.arange(len(truth)),),
             rounds=1,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -14,7 +14,7 @@ from seepage.core.errors import SpecError
 from seepage.core.registry import unknown
 from seepage.engine.gate import check_thresholds
 from seepage.engine.nearby import misplaced
-from seepage.record.exchanges import InputInfo
+from seepage.record.exchanges import InputInfo, LocalTrainingInfo
 
 AUTO: Final = "auto"
 """As `attacks`: every attack that fits the model, the data and the threat model, inside the budget."""
@@ -124,6 +124,7 @@ class ProtocolSpec(_Strict):
     local_batch_size: Count | None = None
     local_epochs: Count = 1
     local_steps: Count | None = None
+    """Local steps in all, however often they go through the data. None: what the epochs lead to."""
     lr: Number = Field(default=0.1, gt=0)
     momentum: Number = Field(default=0.0, ge=0, lt=1)
     weight_decay: Number = Field(default=0.0, ge=0)
@@ -206,6 +207,10 @@ class RecordedSpec(_Strict):
     """What one example is, where neither the truth nor the recording says it."""
     shape: tuple[Count, ...] | None = None
     """The same in short, where the model tells the rest: (channels, height, width) or (columns,)."""
+    examples: Count | None = None
+    """How many each client trained on, in place of what the recording says."""
+    local: LocalTrainingInfo = LocalTrainingInfo()
+    """How clients trained: what is known of it, in place of what the recording says."""
 
     @model_validator(mode="before")
     @classmethod
@@ -354,8 +359,12 @@ def explain(error: ValidationError, kind: type[BaseModel]) -> str:
 
 def _keys_beside(location: tuple[int | str, ...], kind: type[BaseModel]) -> list[str]:
     """Valid keys of the table in which an unknown key stood."""
-    table = kind.model_fields.get(str(location[0])) if len(location) > 1 else None
-    inner = table.annotation if table is not None else None
-    if isinstance(inner, type) and issubclass(inner, BaseModel):
-        return [f"{location[0]}.{key}" for key in inner.model_fields]
-    return list(kind.model_fields)
+    table = kind
+    for part in location[:-1]:
+        field = table.model_fields.get(str(part))
+        named = () if field is None else (field.annotation, *get_args(field.annotation))
+        tables = [one for one in named if isinstance(one, type) and issubclass(one, BaseModel)]
+        if not tables:
+            return list(kind.model_fields)
+        table = tables[0]
+    return [".".join((*map(str, location[:-1]), key)) for key in table.model_fields]

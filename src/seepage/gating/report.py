@@ -57,6 +57,10 @@ class Advice:
         return f"{self.change}: then {left} recovered (measured on {self.measured_on})"
 
 
+MOST_LINES = 8
+"""Examples that are told one by one; all of them are in `exposures`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GateReport:
     """Which of the client's examples this update gives away, and what to change."""
@@ -97,7 +101,10 @@ class GateReport:
         head = f"{self.answer}: {len(self.exposed)} of {self.examples} examples would be recovered"
         head += f" (allowed: {self.threshold:.0%})."
         lines = [head if self.measured else f"not measured: no attack could be run.\n{head}"]
-        lines += [f"- {one.text()}." for one in _strongest(self.exposures)]
+        shown = _strongest(self.exposures)
+        lines += [f"- {one.text()}." for one in shown[:MOST_LINES]]
+        if len(shown) > MOST_LINES:
+            lines.append(f"- and {len(shown) - MOST_LINES} more (--json has all of them).")
         if self.labels_right:
             lines.append("The labels of the batch can be counted from it, class by class.")
         lines += [f"To change: {one.text()}." for one in self.advice]

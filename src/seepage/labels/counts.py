@@ -28,8 +28,9 @@ from seepage.labels.methods import (
     llg,
     round_counts,
 )
+from seepage.labels.signs import mini_batch_counts, sign_counts
 from seepage.labels.steps import CONSISTENT, settle_counts
-from seepage.models.layers import output_layer, trace_linear_layers
+from seepage.protocol.optimising import rates
 from seepage.protocol.plainly import plainly
 
 ERROR_SCALES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
@@ -95,16 +96,16 @@ def infer_label_counts(
         lookup(LABEL_METHODS, method, "label method")
     elif exchange.labels is not None:
         return _given(exchange.labels, known.input.num_classes)
-    if known.local is not None and not known.local.plain and exchange.update.kind is UpdateKind.DELTA:
-        try:
-            (exchange,), known, _ = plainly([exchange], known)
-        except NotApplicable:
-            return one_label_by_sign(exchange, known)
     if known.loss not in MEAN_LOSSES | SUM_LOSSES:
         raise NotApplicable(
             f"Labels cannot be read from gradients of the loss '{known.loss}': that needs one of "
             f"{', '.join(sorted(MEAN_LOSSES | SUM_LOSSES))}."
         )
+    if known.local is not None and not known.local.plain and exchange.update.kind is UpdateKind.DELTA:
+        try:
+            (exchange,), known, _ = plainly([exchange], known)
+        except NotApplicable:
+            return _otherwise(exchange, known, method)
     n = exchange.update.num_examples
     evidence = gather_evidence(exchange, known, by_signs=n == 1 and method in ("auto", "idlg"))
     notes = list(evidence.notes)
@@ -135,23 +136,52 @@ def infer_label_counts(
     return replace(estimate, certain=True)
 
 
-def one_label_by_sign(exchange: Exchange, known: Knowledge) -> LabelEstimate:
-    """The label of a single example after steps that are no plain SGD's: its output's bias alone rises.
+def _otherwise(exchange: Exchange, known: Knowledge, method: str) -> LabelEstimate:
+    """After steps that cannot be read as plain SGD's. Nothing here is proven, but for a single example.
 
-    The gradient of that bias is p - y, negative at the own class only (Zhao et al. 2020, eq. 4). Adam, a
-    schedule and clipping keep signs; weight decay and momentum may turn small ones, hence the largest counts.
+    SGD whose rate falls adds up gradients as one at the mean rate does. Clipping hides the scale too, and
+    Adam leaves signs.
     """
-    layer = output_layer(
-        trace_linear_layers(exchange.broadcast.model, known.input), num_classes=known.input.num_classes
-    )
-    if exchange.update.num_examples != 1 or len(exchange.clients) > 1 or layer.bias is None:
+    local, examples = known.local, exchange.update.num_examples
+    assert local is not None
+    if examples is None or len(exchange.clients) > 1:
         raise NotApplicable(
-            "Label counts are read from sums of plain SGD's gradients, and clients train otherwise: grant "
-            "`labels`, or let a client send the update of one example."
+            "Label counts after steps that are no plain SGD's are read for one client that sends how many "
+            "examples it has: grant `labels`."
         )
-    rise = exchange.update.tensors[layer.bias].detach().double()
-    if len(rise) == 1:
-        rise = torch.cat([-rise, rise])
+    steps = -(-local.num_steps(examples) // local.accumulation)
+    way = sum(rates(local, steps))
+    if local.optimizer == "sgd" and local.clip_norm is None and local.accumulation == 1:
+        alike = replace(known, local=replace(local, schedule="constant", lr=way / steps))
+        found = infer_label_counts(exchange, alike, method=method)
+        note = "The label counts are uncertain: the rate falls, and was taken to be the mean one throughout."
+        return replace(found, certain=False, notes=(*found.notes, note))
+    evidence = gather_evidence(exchange, replace(known, local=None))
+    if examples == 1 and evidence.bias is not None:
+        return _one_label_by_sign(evidence.bias)
+    batch = (local.batch_size or examples) * local.accumulation
+    if local.optimizer == "sgd" or batch >= examples:
+        exact = sign_counts(evidence, examples)
+    else:
+        exact = mini_batch_counts(evidence, examples, batch=batch, way=way)
+    counts = round_counts(exact, examples)
+    note = "The label counts are uncertain: they were read from the signs of what the last layer learnt."
+    return LabelEstimate(
+        counts=counts,
+        num_examples=examples,
+        method="signs",
+        residual=float((exact - counts).abs().max()),
+        notes=(*evidence.notes, note),
+        certain=False,
+    )
+
+
+def _one_label_by_sign(rise: Tensor) -> LabelEstimate:
+    """The label of a single example: its output's bias alone rises.
+
+    The gradient of that bias is p - y, negative at the own class only (Zhao et al. 2020, eq. 4). Adam keeps
+    signs; weight decay and momentum may turn small ones, hence the largest counts.
+    """
     counts = torch.zeros(len(rise), dtype=torch.long)
     counts[int(rise.argmax())] = 1
     certain = int((rise > 0).sum()) == 1

@@ -53,9 +53,9 @@ def settle(model: nn.Module, examples: Tensor) -> None:
     """Run the model once on two made-up examples, and mend on it what the rest could not work with.
 
     Lazy layers get their sizes. A model that writes into its input gets a copy of it, logits are taken out
-    of an output that holds them among others, embeddings give dense gradients (with the same numbers), and
-    tensors that it keeps of a run are cut off from it. A run that fails is left to `check_forward`, which
-    says why.
+    of an output that holds them among others, one number an example becomes a column, embeddings give dense
+    gradients (with the same numbers), and tensors that it keeps of a run are cut off from it. A run that
+    fails is left to `check_forward`, which says why.
     """
     lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
     for module in model.modules():
@@ -76,6 +76,8 @@ def settle(model: nn.Module, examples: Tensor) -> None:
         model.register_forward_pre_hook(_with_a_copy)
     if not isinstance(output, Tensor) and logits_in(output) is not None:
         model.register_forward_hook(_logits_only)
+    if isinstance(output, Tensor) and tuple(output.shape) == (len(examples),):
+        model.register_forward_hook(_as_a_column)
     if any(computed(module) for module in model.modules()):
         model.register_forward_hook(_let_go)
         _let_go(model)
@@ -97,6 +99,11 @@ def logits_in(output: object) -> Tensor | None:
 
 def _logits_only(_module: nn.Module, _args: object, output: object) -> Tensor | None:
     return logits_in(output)
+
+
+def _as_a_column(_module: nn.Module, _args: object, output: Tensor) -> Tensor:
+    """One logit an example, as `squeeze` leaves it: of a lone example too, where it leaves no dimension."""
+    return output.reshape(-1, 1)
 
 
 def _with_a_copy(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

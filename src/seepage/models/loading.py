@@ -167,11 +167,27 @@ def check_forward(
         raise ModelError(
             f"the model does not take a batch of shape {tuple(examples.shape)}, two examples of shape "
             f"{spec.shape}{_first_layer(model)} ({type(error).__name__}: {reason(error)}): "
-            "choose a model and data that fit."
+            f"{_one_hot(spec)}{_fitting(model, examples)}."
         ) from error
     shape = _checked_output(output, spec)
     _check_wide(model, examples)
     return shape
+
+
+def _fitting(model: nn.Module, examples: Tensor) -> str:
+    """What to do where inputs do not fit: series, which look like grey pictures, can be given as rows."""
+    if examples.ndim != 4 or examples.shape[1] != 1:
+        return "choose a model and data that fit"
+    series = tuple(examples.shape[2:])
+    try:
+        with torch.no_grad(), training_mode(model, False):
+            model(examples[:, 0])
+    except USER_CODE_ERRORS:
+        return "choose a model and data that fit"
+    return (
+        f"it takes series of shape {series}, which were taken for grey pictures; give them as rows, "
+        f"x.flatten(1), and the model as nn.Sequential(nn.Unflatten(1, {series}), model)"
+    )
 
 
 def _check_wide(model: nn.Module, examples: Tensor) -> None:
@@ -204,6 +220,11 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
         raise ModelError(
             f"the model returned shape {shape} for two texts, and the texts have no classes: give labels for "
             "a classifier, or a model with logits at every token."
+        )
+    elif shape == (2, 1) and spec.num_classes > 2:
+        raise ModelError(
+            f"the model returned one number for an example, but the data have {spec.num_classes} classes; "
+            "regression is not audited: turn the targets into classes (bins) and give one logit for each."
         )
     elif shape != (2, spec.num_classes) and not (spec.num_classes == 2 and shape == (2, 1)):
         raise ModelError(
@@ -243,6 +264,17 @@ def _dummy_examples(model: nn.Module, spec: InputSpec, device: torch.device | st
     # A ramp, not noise: reproducible without a random state, and not so uniform that it hides a NaN.
     ramp = torch.linspace(low, high, 2 * math.prod(spec.shape), device=target).reshape(2, *spec.shape)
     return spec.to_model(ramp).to(dtype)
+
+
+def _one_hot(spec: InputSpec) -> str:
+    """Where a table's categories make it wider than its file, which a model for the file's columns misses."""
+    if not spec.categories:
+        return ""
+    columns = spec.shape[0] - sum(len(group) - 1 for group in spec.categories)
+    return (
+        f"each category has a column of its own, so that the table's {columns} columns are {spec.shape[0]} "
+        "values; write the function as build(spec) and size the first layer by spec.shape[0], or "
+    )
 
 
 def _first_layer(model: nn.Module) -> str:

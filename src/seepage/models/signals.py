@@ -2,7 +2,8 @@
 
 An example (h, y), h what the layer reads, adds d(h, y) ⊗ [h, 1] / n to the gradient of the layer's weight and
 bias, where d = dloss/dz at the layer's N outputs. Candidates are fed in *at the layer*, so that nothing
-before it needs to be inverted; where the layer reads the model's own input, the model is given them as well.
+before it needs to be inverted, nor to be run where what follows the layer can be run alone (`behind`); where
+the layer reads the model's own input, the model is given them as well.
 Elsewhere, if the logits depend on the input by another way too (a skip connection), the prediction is wrong,
 no candidate is certified, and nothing false is claimed.
 """
@@ -10,6 +11,7 @@ no candidate is certified, and nothing false is claimed.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from seepage.core.types import InputSpec, LocalTraining
+from seepage.models.behind import names_behind, run_behind
 from seepage.models.hooks import CHUNK, fed, tapped
 from seepage.models.layers import LinearLayer
 from seepage.models.precision import Precision, precision_of
@@ -41,7 +44,15 @@ class BackwardSignals:
     True
     """
 
-    def __init__(self, model: nn.Module, layer: LinearLayer, spec: InputSpec, *, loss: str) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: LinearLayer,
+        spec: InputSpec,
+        *,
+        loss: str,
+        behind: tuple[str, ...] | None = None,
+    ) -> None:
         self.model = model
         self.of = layer
         self.layer = model.get_submodule(layer.name)
@@ -51,6 +62,7 @@ class BackwardSignals:
         """The layer's weight (N, m) and bias (N,), 0 where it has none."""
         self.rows = layer.out_features
         self._reads_input = layer.reads == "input"
+        self._behind = behind if behind is not None or self._reads_input else names_behind(model, layer, spec)
         self.loss = loss
         self.spec = spec
         self.precision = precision_of(list(model.parameters()))
@@ -61,16 +73,16 @@ class BackwardSignals:
 
     def precisely(self) -> BackwardSignals:
         """The same in double precision, on a copy of the model."""
-        return BackwardSignals(copy.deepcopy(self.model).double(), self.of, self.spec, loss=self.loss)
+        double = copy.deepcopy(self.model).double()
+        return BackwardSignals(double, self.of, self.spec, loss=self.loss, behind=self._behind)
 
     def at_one_row(self, features: Tensor, rows: Tensor) -> Tensor:
         """(k, labels): the signal of candidate j at row rows[j], for every label it may have."""
         parts = []
         for h, i in zip(features.split(CHUNK), rows.split(CHUNK), strict=True):
-            with fed(self.layer, h.to(self.parameters[0].dtype)):
-                parts.append(
-                    predicted_bias_gradients(self.model, self.layer, self._inputs(h), i, loss=self.loss)
-                )
+            read = h.to(self.parameters[0].dtype)
+            with fed(self.layer, read), training_mode(self.model, False):
+                parts.append(predicted_bias_gradients(self._run, self.layer, read, i, loss=self.loss))
         return torch.cat(parts)
 
     def at_all_rows(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -84,16 +96,20 @@ class BackwardSignals:
     def _backward(self, features: Tensor, labels: Tensor) -> Tensor:
         read = features.to(self.parameters[0].dtype)
         with torch.enable_grad(), tapped(self.layer) as outputs, fed(self.layer, read):
-            value = LOSSES[self.loss](self.model(self._inputs(read)), labels)
+            value = LOSSES[self.loss](self._run(read), labels)
             (signal,) = torch.autograd.grad(value, outputs[0], allow_unused=True, materialize_grads=True)
         # The mean over k examples divides each one's signal by k.
         return (signal if self.loss.endswith("_sum") else signal * len(features)).to(features)
 
-    def _inputs(self, read: Tensor) -> Tensor:
-        """What the model is fed while the layer reads this (k, m)."""
+    def _run(self, read: Tensor) -> Tensor:
+        """The model's output while the layer reads this (k, m)."""
         if self._reads_input:
-            return read.to(self.parameters[0].dtype).reshape(-1, *self.spec.shape)
-        return dummy_inputs(self.spec, len(read), like=self.model)
+            output: Tensor = self.model(read.reshape(-1, *self.spec.shape))
+        elif self._behind is not None:
+            output = run_behind(self.model, self._behind, self.layer(read))
+        else:
+            output = self.model(dummy_inputs(self.spec, len(read), like=self.model))
+        return output
 
 
 def draws_chances(model: nn.Module, local: LocalTraining | None) -> bool:
@@ -111,15 +127,15 @@ def draws_chances(model: nn.Module, local: LocalTraining | None) -> bool:
 
 
 def predicted_bias_gradients(
-    model: nn.Module, layer: nn.Module, inputs: Tensor, rows: Tensor, *, loss: str
+    run: Callable[[Tensor], Tensor], layer: nn.Module, inputs: Tensor, rows: Tensor, *, loss: str
 ) -> Tensor:
     """(k, labels): d_i(x, y) of candidate k at its row, for every label y. Not divided by the batch size.
 
     d_i(x, y) = sum_c (p_c - [c = y]) * dlogit_c/dz_i. dlogit_c/dz_i for all classes is one directional
-    derivative, batched over candidates, so all of it costs about three forward passes.
+    derivative, batched over candidates, so all of it costs about three forward passes of `run`, the model in
+    eval mode.
     """
-    with training_mode(model, False):
-        logits, slope = _slopes_at(model, layer, inputs, rows)
+    logits, slope = _slopes_at(run, layer, inputs, rows)
     if loss == "binary_cross_entropy":
         residual = logits.sigmoid() - torch.tensor([0.0, 1.0]).to(logits)  # (k, 2)
         return residual * slope
@@ -127,14 +143,16 @@ def predicted_bias_gradients(
     return expected - slope  # (k, C): sum_c p_c t_c - t_y
 
 
-def _slopes_at(model: nn.Module, layer: nn.Module, inputs: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _slopes_at(
+    run: Callable[[Tensor], Tensor], layer: nn.Module, inputs: Tensor, rows: Tensor
+) -> tuple[Tensor, Tensor]:
     """Logits (k, C) and their derivatives (k, C) by the layer's output at one neuron, rows[k], of each input.
 
     J t for the tangent t = e_i, as the derivative by v of <J^T v, t>. Forward mode would do it in one pass,
     but it writes a zero tangent as large as each weight behind the layer.
     """
     with torch.enable_grad(), tapped(layer) as outputs:
-        logits = model(inputs)
+        logits = run(inputs)
         v = torch.zeros_like(logits, requires_grad=True)
         (back,) = torch.autograd.grad(
             logits, outputs[0], v, create_graph=True, allow_unused=True, materialize_grads=True

@@ -29,6 +29,7 @@ from seepage.record.refs import (
     Record,
     cell_id,
     origin_key,
+    plain,
 )
 from seepage.record.sealing import seal, unseal
 from seepage.record.store import RunFolder, read_record, write_record
@@ -73,6 +74,7 @@ __all__ = [
     "cell_id",
     "epsilon_text",
     "origin_key",
+    "plain",
     "read_record",
     "refuse_foreign",
     "remove_written",

@@ -88,11 +88,15 @@ class Cell(Record):
     how many of the claims differ from each other."""
     complete: bool | None = None
     """The attack certifies that the update holds nothing else; None where it cannot tell."""
+    claims_if_declared: bool = False
+    """Claims that hold only if the clients declared the right number of their examples are among them."""
     label_counts: tuple[int, ...] | None = None
     true_label_counts: tuple[int, ...] | None = None
     knowledge: tuple[Common, ...] = ()
     """What the server was allowed to know, one plain sentence each."""
     notes: tuple[Common, ...] = ()
+    hindrances: tuple[Common, ...] = ()
+    """What about a recorded exchange keeps attacks from it, where this one has no example for sure."""
     crafted: bool | None = None
     """Whether the server chose the weights it sent; None where the log does not say."""
     cost: Cost | None = None

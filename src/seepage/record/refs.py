@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field
 
 BASELINE = "prior_only"
@@ -27,6 +28,15 @@ class Record(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: records become dicts, and numbers that are none become words, as in a record's file.
+
+    >>> plain({"psnr": float("nan"), "seeds": (0, 1)})
+    {'psnr': 'NaN', 'seeds': [0, 1]}
+    """
+    return json.loads(pydantic_core.to_json(value, inf_nan_mode="strings"))
 
 
 class NamedSettings(Record):

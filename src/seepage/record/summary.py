@@ -31,6 +31,8 @@ class AttackSummary(Record):
     """Different examples that right claims are about; without truth, that claims are about."""
     complete: int = 0
     """Runs in which the attack certifies that the update holds nothing else."""
+    claims_if_declared: bool = False
+    """As that of a cell, in any run."""
     scores: dict[str, Estimate]
     """By metric, over examples (psnr, ssim, exact, ...) or batches (extraction_recall, ...)."""
     baseline: dict[str, Estimate]
@@ -117,6 +119,7 @@ def summarise_attack(log: AuditLog, attack: AttackRef) -> AttackSummary:
         claims_right=_right(done),
         claimed_examples=sum(c.claimed_examples for c in done),
         complete=sum(c.complete is True for c in done),
+        claims_if_declared=any(c.claims_if_declared for c in done),
         scores=_estimates(meaning, ([e.scores for e in c.examples] for c in done))
         | _of_batches(meaning, done),
         baseline=_estimates(meaning, ([e.baseline for e in c.examples] for c in done)),
@@ -126,7 +129,7 @@ def summarise_attack(log: AuditLog, attack: AttackRef) -> AttackSummary:
         crafted=done[0].crafted if done else None,
         peak_memory_mb=max((c.peak_memory_mb for c in costs), default=0.0),
         knowledge=done[0].knowledge if done else (),
-        notes=tuple(dict.fromkeys(note for c in done for note in c.notes)),
+        notes=tuple(dict.fromkeys(note for c in done for note in (*c.notes, *c.hindrances))),
     )
 
 

@@ -13,7 +13,7 @@ from seepage.record import BASELINE, AttackSummary, AuditLog, Cell
 from seepage.report.gaps import Spoiled, gaps, nothing_finished
 from seepage.report.lead import labels_lead, lead, words_lead
 from seepage.report.sampled import beyond_the_sample
-from seepage.report.unchecked import without_truth
+from seepage.report.unchecked import hindrances, without_truth
 from seepage.report.vantage import server, vantage
 from seepage.report.words import NOUNS, percent, sentence, share, things, unit, with_interval
 
@@ -119,7 +119,8 @@ def verdict(log: AuditLog, summaries: Sequence[AttackSummary]) -> AuditVerdict:
     attacks = [s for s in summaries if s.attack.name != BASELINE]
     if any(s.cells and s.claims_right is None for s in attacks):
         found, headline, details = without_truth(log, attacks)
-        return AuditVerdict(found, headline, (*details, *gaps(log, attacks, Spoiled(), reasons=True)))
+        left = gaps(log, attacks, Spoiled(), reasons=True)
+        return AuditVerdict(found, headline, (*details, *hindrances(log), *left))
     guess = next((s for s in summaries if s.attack.name == BASELINE), None)
     findings = [_judge(log, s, guess) for s in attacks if s.cells]
     measured = [finding for finding in findings if _LEVELS[finding.kind] != "unknown"]
@@ -128,11 +129,13 @@ def verdict(log: AuditLog, summaries: Sequence[AttackSummary]) -> AuditVerdict:
     )
     if not measured:
         left = gaps(log, attacks, spoiled, reasons=True)
-        return AuditVerdict("unknown", nothing_finished(attacks, spoiled), (*log.header.doubts, *left))
+        doubts = (*log.header.doubts, *hindrances(log))
+        return AuditVerdict("unknown", nothing_finished(attacks, spoiled), (*doubts, *left))
     best = max(measured, key=lambda finding: finding.rank)
     level = _LEVELS[best.kind]
     left = gaps(log, attacks, spoiled, reasons=level == "none_shown")
-    details = (*_figures(best), *_caveats(log, best, guess), *log.header.doubts, *left)
+    doubts = (*log.header.doubts, *hindrances(log))
+    details = (*_figures(best), *_caveats(log, best, guess), *doubts, *left)
     return AuditVerdict(level, _HEADLINES[best.kind](log, best), details, len(measured))
 
 

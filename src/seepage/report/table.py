@@ -56,6 +56,8 @@ class AttackTable:
     main: MetricFacts
     second: MetricFacts | None
     rows: tuple[AttackRow, ...]
+    scored: bool = True
+    """False where nobody gave the truth: there are claims, and no figures."""
 
 
 def build_table(header: Header, summaries: Sequence[AttackSummary]) -> AttackTable:
@@ -65,7 +67,9 @@ def build_table(header: Header, summaries: Sequence[AttackSummary]) -> AttackTab
     main = leading(finished, modality)
     second = header.metric(BESIDE[modality]) if modality in BESIDE else None
     ordered = sorted(summaries, key=lambda s: s.attack.name != BASELINE)
-    return AttackTable(main, second, tuple(_row(header, s, main, second) for s in ordered))
+    scored = not any(s.cells and s.claims_right is None for s in summaries)
+    rows = tuple(_row(header, s, main, second) for s in ordered)
+    return AttackTable(main, second if scored else None, rows, scored)
 
 
 def figure(what: MetricFacts, estimate: Estimate | None, *, note: str = "") -> FigureText:
@@ -78,7 +82,7 @@ def figure(what: MetricFacts, estimate: Estimate | None, *, note: str = "") -> F
 def _claims(summary: AttackSummary) -> str:
     """How many are right, and how many examples that is where some were claimed more than once."""
     if not summary.claims:
-        return DASH
+        return "none" if summary.cells and summary.claims_right is None else DASH
     if summary.claims_right is None:
         return f"{summary.claims}, not checked\n({summary.claimed_examples} different)"
     right = f"{summary.claims_right} of {summary.claims}"

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from seepage.record import BASELINE, SCHEMA_VERSION, AuditLog, summarise
+from seepage.record import BASELINE, SCHEMA_VERSION, AuditLog, plain, summarise
+from seepage.report.actions import read_actions
 from seepage.report.columns import columns_line
 from seepage.report.judgement import verdict
 from seepage.report.plan import left_out
@@ -62,7 +63,8 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     console.print(badge + Text(printable(ruling.headline), style="bold"), width=width)
     for detail in ruling.details:
         console.print(Text(printable(detail)), width=width)
-    for said in (_taken(log), columns_line(summaries), log.header.input.fed):
+    held = (_taken(log), columns_line(summaries), log.header.input.fed) if log.header.data_examples else ()
+    for said in held:
         if said:
             console.print(Text(printable(said)), width=width)
     for one in log.header.defenses:
@@ -76,6 +78,8 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     columns, name = next((s for s in shapes if _wide(table, s, console) <= width), (0, NAME_WIDTH))
     name = next((n for n in WIDER if _wide(table, (columns, n), console) <= width), name)
     console.print(_rich_table(table, columns, name), width=width)
+    for told in _advice(log):
+        console.print(Text(printable(told)), width=width)
     for line in server_s_view(log, [cell for cell in log.cells if cell.attack.name != BASELINE]):
         console.print(Text(printable(line)), width=width)
     for row in table.rows:
@@ -94,6 +98,17 @@ def _taken(log: AuditLog) -> str:
     return f"Data: {header.data_examples:,} rows of {header.data_source}."
 
 
+def _advice(log: AuditLog) -> list[str]:
+    """What to do, as the page has it first: measured on this deployment, the best first."""
+    found = read_actions(log)
+    if found is None or not found.listed:
+        return []
+    lines = ["", "What to do, measured on this deployment, the best first:"]
+    for number, one in enumerate(found.listed, 1):
+        lines += [f"{number}. {one.title}. {one.stops}", f"   {one.command}"]
+    return [*lines, *([found.basis] if found.basis else []), ""]
+
+
 def _wide(table: AttackTable, shape: tuple[int, int], console: Console) -> int:
     unbounded = console.options.update(max_width=1000)
     return console.measure(_rich_table(table, *shape), options=unbounded).maximum
@@ -103,11 +118,13 @@ def _rich_table(table: AttackTable, last_columns: int, widest_name: int) -> Rich
     unit = f", {table.main.suffix}" if table.main.suffix else ""
     rich = RichTable(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     rich.add_column("Attack", overflow="fold", no_wrap=True)
-    for title in ("Exact", f"{table.main.title}{unit}\n(95 % interval)", "Baseline\n(95 % interval)"):
+    figures = ("Exact", f"{table.main.title}{unit}\n(95 % interval)", "Baseline\n(95 % interval)")
+    for title in figures if table.scored else ():
         rich.add_column(title, justify="right", no_wrap=True)
     if table.second:
         rich.add_column(table.second.title, justify="right", no_wrap=True)
-    for title in ("Claims\nright", "Labels", "Time")[:last_columns]:
+    last = ("Claims\nright", "Labels", "Time") if table.scored else ("Claims", "Time")
+    for title in last[:last_columns]:
         rich.add_column(title, justify="right", no_wrap=True)
     for row in table.rows:
         rich.add_row(*_cells(row, table, last_columns, widest_name))
@@ -125,6 +142,8 @@ def _cells(row: AttackRow, table: AttackTable, last_columns: int, widest_name: i
         text = Text(f"{mean}\n({interval})" if interval else mean)
         return text.append(f"\n{note}", style="dim") if note else text
 
+    if not table.scored:
+        return [name, *(Text(value) for value in (row.claims, row.time)[:last_columns])]
     second = [Text(row.second)] if table.second else []
     return [
         name,
@@ -150,8 +169,8 @@ def to_json(log: AuditLog) -> dict[str, Any]:
             "headline": ruling.headline,
             "details": list(ruling.details),
         },
-        "attacks": [{"key": s.attack.key, **s.model_dump(mode="json")} for s in summaries],
-        "audit": header.model_dump(mode="json", include=ESSENTIALS),
+        "attacks": [{"key": s.attack.key, **plain(s)} for s in summaries],
+        "audit": plain(header.model_dump(include=ESSENTIALS)),
         "planned_cells": len(header.planned()),
         "missing_cells": [id_ for _, _, id_ in header.planned() if id_ not in there],
     }

@@ -1,4 +1,4 @@
-"""The verdict on recorded exchanges whose truth nobody gave: claims and certificates, and nothing else."""
+"""Recorded exchanges: what keeps attacks from them, and the verdict where nobody gave the truth."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ def without_truth(
         "An attack vouches only for what it can prove from the update. That it vouches for nothing, or for "
         "no more, does not mean that nothing, or no more, leaks."
     )
+    if found and any(cell.claims_if_declared for cell in done):
+        details.append(
+            "What is claimed and certified holds if the clients declared the right number of their examples: "
+            "twice as many, in pairs that are nearly alike, may have sent the same update."
+        )
     if not found:
         one = NOUNS[log.header.input.modality][0]
         headline = f"No attack vouches for any {one} in {updates}; whether they leak was not measured."
@@ -44,3 +49,17 @@ def without_truth(
     if found > 1:
         headline = headline.replace(" that it", ", each counted once, that it")
     return "claimed", headline, tuple(details)
+
+
+def hindrances(log: AuditLog) -> list[str]:
+    """What about the recorded exchanges keeps attacks from them, and how many of them it is about."""
+    seeds: dict[str, set[int]] = {}
+    for cell in log.cells:
+        for said in cell.hindrances:
+            seeds.setdefault(said, set()).add(cell.seed)
+    whole = len(log.header.seeds)
+
+    def which(found: set[int]) -> str:
+        return "it" if whole == 1 else f"{len(found)} of {whole} exchanges"
+
+    return [f"What keeps attacks from {which(found)}: {said}" for said, found in seeds.items()]

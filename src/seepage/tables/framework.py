@@ -14,11 +14,11 @@ from seepage.engine.probes import Seen
 from seepage.metrics import ExactRule, extraction_scores
 
 
-def flower_users(seen: Seen, *, backend: str = "ray") -> dict[str, float]:
+def flower_users(seen: Seen, *, backend: str = "here") -> dict[str, float]:
     """A probe: a FedAvg server of Flower sends its users the same model; each trains, a client mod records.
 
     R of each user, and the share of users whose A, P and R are those of our loop to the last bit.
-    backend: "ray" is Flower's own simulation, "here" this process.
+    backend: "here" is this process, "ray" Flower's own simulation.
     """
     local, exchanges = seen.known.local, seen.played.exchanges
     if local is None or local.algorithm != "fedavg" or len(exchanges) != len(seen.played.behind):

@@ -10,7 +10,6 @@ from tests.attacks.fishing.play import conv_net, dense_net, fish, images, known_
 from torch import nn
 
 from seepage.attacks.fishing import dying
-from seepage.attacks.fishing.binary_fishing import binary_fishing
 from seepage.attacks.fishing.class_fishing import class_fishing
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Batch, LocalTraining
@@ -139,8 +138,6 @@ def test_what_cannot_die_is_refused() -> None:
             class_fishing(target_class=3).check(model, known_to(local=steps(epochs=2)))
     with pytest.raises(NotApplicable, match="momentum or weight decay"):
         class_fishing(target_class=3).check(dense_net(), known_to(local=steps(epochs=2, momentum=0.9)))
-    with pytest.raises(NotApplicable, match="class_fishing reads several"):
-        binary_fishing().check(dense_net(), known_to(local=steps(epochs=2)))
 
 
 def test_constants_of_the_dying_layer_lie_on_a_plateau(monkeypatch: pytest.MonkeyPatch) -> None:

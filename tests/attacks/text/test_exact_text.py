@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +42,27 @@ def test_one_step_of_fedavg_is_read_as_well() -> None:
     ids = texts(2)
     found = answer(exact_text(), "gpt2", ids, algorithm="fedavg", lr=1.0)
     assert as_set(found.values) == as_set(ids) and found.complete
+
+
+@pytest.mark.parametrize(("family", "wide"), [("gpt2", {"n_embd": 96}), ("llama", {"hidden_size": 96})])
+@pytest.mark.parametrize("language_model", [True, False])
+@pytest.mark.parametrize("training", [{"lr": 0.01, "epochs": 5}, {"lr": 1e-3, "batch_size": 1, "epochs": 2}])
+def test_several_local_steps_are_read_and_proven_by_training_again(
+    family: str, wide: dict[str, int], language_model: bool, training: dict[str, Any]
+) -> None:
+    ids = texts(2)
+    model = built(family, "CausalLM" if language_model else "SequenceClassification", **wide)
+    exchange, known = exchange_of(model, ids, language_model=language_model, algorithm="fedavg", **training)
+    found = exact_text().run([exchange], known)
+    assert as_set(found.values) == as_set(ids)
+    assert found.complete and found.claimed is not None and bool(found.claimed.all())
+    assert any("Several local steps" in note for note in found.notes)
+
+
+def test_what_several_steps_hide_is_not_claimed() -> None:
+    """At such a rate features move as far between the steps as they lie apart."""
+    found = answer(exact_text(), "gpt2", texts(3), algorithm="fedavg", lr=3.0, epochs=8)
+    assert found.claimed is None or not found.claimed.any()
 
 
 def test_nothing_is_claimed_where_the_update_holds_more_than_was_found() -> None:
@@ -84,6 +106,25 @@ def test_lora_is_read_while_tokens_are_fewer_than_its_rank() -> None:
         else:
             with pytest.raises(NotApplicable, match="of LoRA: the rank"):
                 exact_text().run([exchange], known)
+
+
+def test_beyond_loras_rank_words_stand_out_and_nothing_is_claimed() -> None:
+    peft = pytest.importorskip("peft", reason="the extra transformers is not installed")
+    ids = texts(3)
+    config = peft.LoraConfig(
+        r=8, target_modules=["c_attn"], task_type="SEQ_CLS", fan_in_fan_out=True, init_lora_weights=False
+    )
+    base = built("gpt2", "SequenceClassification", n_embd=256, vocab_size=2000)
+    model = peft.get_peft_model(base, config)
+    exchange, known = exchange_of(model, ids, language_model=False)
+    known = replace(known, input=replace(known.input, vocabulary=2000))
+    found = exact_text().run([exchange], known)
+    assert len(found.values) == 0 and not found.complete and found.words is not None
+    there = torch.zeros(2000, dtype=torch.bool)
+    there[ids[ids != PADDING]] = True
+    right = int((found.words & there).sum())
+    assert right >= 0.8 * int(found.words.sum()) and right >= 0.4 * int(there.sum())
+    assert any("without a proof" in note for note in found.notes)
 
 
 def test_the_rank_is_found_at_the_gap_and_thresholds_lie_within_it() -> None:

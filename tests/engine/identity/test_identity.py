@@ -367,3 +367,16 @@ def test_packages_of_another_environment_on_the_path_are_not_ones_own(tmp_path: 
     for folder in ("lib/python3/site-packages", "lib/python3/dist-packages"):
         assert not is_own("elsewhere", tmp_path / folder / "elsewhere" / "__init__.py")
     assert is_own("elsewhere", tmp_path / "src" / "elsewhere" / "__init__.py")
+
+
+def test_hooks_are_not_told_apart_by_how_many_a_process_made_before() -> None:
+    """Hugging Face models get one that takes keywords: every worker of a pool numbered it differently."""
+
+    def hooked() -> nn.Module:
+        model = nn.Linear(2, 2)
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        model.register_forward_pre_hook(lambda module, args, kwargs: (args, kwargs), with_kwargs=True)
+        return model
+
+    assert state(hooked()) == state(hooked())

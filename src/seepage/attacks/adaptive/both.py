@@ -34,6 +34,7 @@ def with_plain(knowing: Reconstruction, plain: Reconstruction) -> Reconstruction
         support=_both(knowing.support, None, knowing, plain),
         source=_both(knowing.source, plain.source, knowing, plain),
         complete=True if plain.complete else knowing.complete,
+        if_declared=knowing.if_declared or plain.if_declared,
     )
 
 

@@ -50,6 +50,7 @@ def without_claims_on_copies(found: Reconstruction, each: int) -> Reconstruction
     return replace(
         found,
         claimed=None,
+        if_declared=False,
         label_counts=None if counts is None else counts.div(each, rounding_mode="floor"),
     ).with_notes(
         f"Knowing the defense: {each} training examples are behind each of the client's. What comes back may "

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.closed_form.alone import uncounted
 from seepage.attacks.closed_form.transformer.solve import Estimate, solve_bilinear
 from seepage.attacks.closed_form.transformer.tokens import TokenLayout, trace_tokens
 from seepage.attacks.closed_form.transformer.trust import SURE, natural_patches, raw_picture, unsure
@@ -67,6 +68,7 @@ class April(PerUpdateAttack):
             values=values,
             model_units=known.normalised,
             claimed=torch.tensor([not doubt]),
+            if_declared=not doubt,
             confidence=torch.tensor([1.0 / (1.0 + error / SURE)]),
             notes=(_system_note(layout, found, error), *_loss_notes(layout), *doubt),
         )
@@ -117,9 +119,7 @@ def _mixed(exchange: Exchange) -> tuple[str, ...]:
             f"The update was made from {count or 'several'} examples, whose patches mix in APRIL's "
             "equations: the one candidate is a blur of them and is not claimed; fish for one example first.",
         )
-    if count is None:
-        return ("How many examples the update holds is not known, so the candidate is not claimed.",)
-    return ()
+    return uncounted(exchange)
 
 
 def _system_note(layout: TokenLayout, found: Estimate, error: float) -> str:

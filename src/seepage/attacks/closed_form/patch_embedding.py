@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.closed_form.alone import uncounted
 from seepage.attacks.closed_form.transformer.patches import Pass, PatchGrid, close, probe_of, run_probe
 from seepage.attacks.closed_form.transformer.solve import Estimate, solve_bilinear
 from seepage.attacks.closed_form.transformer.trust import SURE, natural_patches, raw_picture, unsure
@@ -71,11 +72,12 @@ class PatchEmbedding(PerUpdateAttack):
         found = solve(layout, gradients, middle, spread, rounding=rounding)
         like = torch.empty(0).to(*model_placement(model))
         error = float(found.deviation.max())
-        doubt = unsure(found, rounding=rounding)
+        doubt = (*uncounted(exchange), *unsure(found, rounding=rounding))
         return Reconstruction(
             values=raw_picture(layout, middle + spread * found.values, known, like),
             model_units=known.normalised,
             claimed=torch.tensor([not doubt]),
+            if_declared=not doubt,
             confidence=torch.tensor([1.0 / (1.0 + error / SURE)]),
             notes=(_system_note(layout, found, error), *doubt),
         )

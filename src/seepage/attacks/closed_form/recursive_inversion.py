@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from seepage.attacks.base import PerUpdateAttack
+from seepage.attacks.closed_form.alone import uncounted
 from seepage.attacks.closed_form.recursion.chain import Chain, Link, trace_chain
 from seepage.attacks.closed_form.recursion.solve import LayerSystem, Solved, solve
 from seepage.attacks.closed_form.recursion.steps import undo
@@ -96,13 +97,16 @@ class RecursiveInversion(PerUpdateAttack):
         candidate = problem.project(found.values.to(problem.observed[0].dtype))
         labels = infer_label_counts(exchange, known).counts
         mismatch, cosine = _mismatch(problem, candidate, labels.argmax().reshape(1))
+        doubt = uncounted(exchange)
+        claimed = found.determined and mismatch <= CONSISTENT and not doubt
         return Reconstruction(
             values=known.input.to_raw(candidate),
             model_units=known.normalised,
-            claimed=torch.tensor([found.determined and mismatch <= CONSISTENT]),
+            claimed=torch.tensor([claimed]),
+            if_declared=claimed,
             confidence=torch.tensor([_share_determined(found) / (1.0 + mismatch / CONSISTENT)]),
             label_counts=labels,
-            notes=(*_layer_notes(found), _consistency_note(mismatch, cosine, found.determined)),
+            notes=(*_layer_notes(found), _consistency_note(mismatch, cosine, found.determined), *doubt),
         )
 
     def descend(

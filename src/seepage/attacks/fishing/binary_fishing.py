@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.fishing.bisection import State, advance, begin, prepared
+from seepage.attacks.fishing.bisection import State, advance, begin, begin_below, prepared
 from seepage.attacks.fishing.catch import Catch, Fished, head_gradient, inner_attack
 from seepage.attacks.fishing.cuts import (
     Interval,
@@ -25,6 +25,11 @@ from seepage.attacks.fishing.cuts import (
     is_isolated,
     next_cut,
     one_shot_bound,
+)
+from seepage.attacks.fishing.dying_cuts import (
+    dying_cut,
+    read_dying_cut,
+    takes_several_epochs,
 )
 from seepage.attacks.fishing.head import (
     Head,
@@ -40,6 +45,7 @@ from seepage.attacks.fishing.shared import (
     examples_behind,
     one_party,
 )
+from seepage.core.errors import NotApplicable
 from seepage.core.types import Crafted, Exchange, Knowledge
 
 
@@ -54,6 +60,8 @@ class BinaryFishing(Cutting):
 
     def craft(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge) -> Crafted | None:
         head = self.head(model, known)
+        if takes_several_epochs(known.local):
+            return self._craft_dying(model, history, known, head)
         direction = chosen_direction(head, self.feature, seed=known.seed)
         theta, target, state = math.inf, self.target_class, None
         if history:
@@ -64,6 +72,43 @@ class BinaryFishing(Cutting):
                 return None
             theta, target = wanted, state.next_row
         return self.send_cut(model, head, direction=direction, theta=theta, target=target, progress=state)
+
+    def _craft_dying(
+        self, model: nn.Module, history: Sequence[Exchange], known: Knowledge, head: Head
+    ) -> Crafted | None:
+        """In several local steps: below everybody first, then cuts (`dying_cuts`)."""
+        everyone, dying = self.everyone(model, history, known, head, self.target_class)
+        theta, row, state = -math.inf, self.target_class, None
+        if history:
+            last = next(e for e in reversed(history) if e.clients == history[0].clients)
+            state = self._after_dying(last, known, head, last.secret.progress)
+            wanted = self._next(state)
+            if wanted is None:
+                return None
+            theta, row = wanted, state.next_row
+        hook = Hook(target=row, theta=theta, direction=dying.u, progress=state, dying=dying)
+        return self.send(dying_cut(everyone, head, row, dying, theta), hook)
+
+    def _after_dying(self, exchange: Exchange, known: Knowledge, head: Head, before: State | None) -> State:
+        hook: Hook = exchange.secret
+        assert hook.theta is not None
+        found = read_dying_cut(exchange, known, head)
+        if found.share < 1:
+            raise NotApplicable(
+                "clients train in mini-batches, of which a cut reads the first that catches anybody, so cuts "
+                "cannot be compared: binary fishing needs batches taken whole; feature_fishing does not."
+            )
+        reading = found.head
+        epsilon = torch.finfo(exchange.update.tensors[head.weight].dtype).eps
+        sharp = {"direction": hook.dying.u, "beta": hook.dying.gamma, "epsilon": epsilon}
+        if math.isfinite(hook.theta):
+            assert before is not None
+            if not found.lacks(hook.target):  # part of one caught, a defense, or another batch
+                reading = replace(reading, weight=math.nan)
+            return advance(before, reading, theta=hook.theta, **sharp)
+        return begin_below(
+            reading, hook.target, before, counts=found.counts, examples=examples_behind(exchange), **sharp
+        )
 
     def _next(self, state: State) -> float | None:
         """Where to cut next; None: no more."""
@@ -84,6 +129,8 @@ class BinaryFishing(Cutting):
     ) -> State:
         """One more answer."""
         hook: Hook = exchange.secret
+        if hook.dying is not None:
+            return self._after_dying(exchange, known, head, before)
         assert hook.theta is not None
         reading = read_head(exchange, known, head, hook.target)
         epsilon = torch.finfo(exchange.update.tensors[head.weight].dtype).eps
@@ -99,7 +146,8 @@ class BinaryFishing(Cutting):
         party = [exchanges[i] for i in index]
         model = party[0].broadcast.model
         head = self.head(model, known)
-        direction = chosen_direction(head, self.feature, seed=known.seed)
+        dying = party[0].secret.dying
+        direction = chosen_direction(head, self.feature, seed=known.seed) if dying is None else dying.u
         state: State | None = None
         for exchange in party:
             state = self._after(exchange, known, head, direction, state)
@@ -133,10 +181,11 @@ class BinaryFishing(Cutting):
         """The difference of the answers at an interval's two cuts."""
         high, low = state.caught(part.high.theta), state.caught(part.low.theta)
         terms = (*high, *((-sign, place) for sign, place in low))
+        beta = self.beta if state.sharp is None else state.sharp.beta
         names = [n for n in party[0].update.tensors if n not in (head.weight, head.bias)]
         sums = [(sign, sent_gradient(party[place], known, names)) for sign, place in terms]
         tensors = {
-            name: torch.stack([sign * s[name] for sign, s in sums]).sum(dim=0) / self.beta for name in names
+            name: torch.stack([sign * s[name] for sign, s in sums]).sum(dim=0) / beta for name in names
         }
         feature = -state.features(terms)
         latest = max(place for _, place in terms)

@@ -17,13 +17,19 @@ from seepage.attacks.fishing.cuts import WHOLE, Answer, Interval, Sharpness, Tre
 from seepage.attacks.fishing.head import HeadReading, class_counts, class_pattern, one_class_pattern
 
 SAME_BATCH = 1e-3
-"""Largest relative difference of two answers' class patterns that rounding accounts for. Tested:
-test_constants_of_fishing_lie_on_a_plateau."""
+"""Largest relative difference of two answers' class patterns that rounding accounts for. No plateau test
+yet."""
 
 
 _DEFENDED = (
     "The numbers of examples that the answers show are no whole numbers, so updates are not plain sums over "
     "examples: a defense (clipping, noise) or a robust aggregation stopped this attack."
+)
+
+
+_ALL_THERE = (
+    "Clients take several local steps and every class is in the batch: a cut then needs the row of a class "
+    "that is not there. class_fishing takes classes with one example."
 )
 
 
@@ -61,6 +67,8 @@ class State:
     """The answers below everybody and above everybody; None while the lower one is still to be asked for."""
     tree: Tree | None = None
     sharp: Sharpness | None = None
+    absent: int | None = None
+    """Several local steps: the row of a class that the batch lacks, which carries the cuts."""
 
     @property
     def one_class(self) -> bool:
@@ -73,6 +81,8 @@ class State:
         If the whole batch is of the target class, another row is taken: what it catches is the same up to
         sign, and the batch's own class then marks every answer (`class_pattern`).
         """
+        if self.absent is not None:
+            return self.absent
         target, classes = self.asked[0].target, len(self.counts)
         return (target + 1) % classes if self.one_class and classes > 2 else target
 
@@ -106,6 +116,43 @@ def begin(reading: HeadReading, target: int, *, examples: int) -> State:
     return state
 
 
+def begin_below(
+    reading: HeadReading,
+    row: int,
+    before: State | None,
+    *,
+    counts: Tensor | None,
+    examples: int,
+    direction: Tensor,
+    beta: float,
+    epsilon: float,
+) -> State:
+    """The state after a query below everybody, under a row that no example should be of.
+
+    If some are, `absent` is another row, and that query is to be made again; if no class is free, trouble.
+    """
+    assert reading.weight is not None
+    asked = (
+        *(() if before is None else before.asked),
+        Asked(row, -math.inf, reading.weight, reading.features),
+    )
+    known = torch.zeros(len(reading.others_weight)) if counts is None else counts
+    free = [] if counts is None else (counts.round() == 0).nonzero().flatten().tolist()
+    trouble = _DEFENDED if counts is None else "" if free else _ALL_THERE
+    state = State(
+        asked=asked,
+        examples=examples,
+        counts=known,
+        pattern=class_pattern(reading, row),
+        trouble=trouble,
+        absent=row if row in free or not free else free[0],
+    )
+    if state.trouble or state.absent != row:
+        return state
+    ends: tuple[Sum, Sum] = (((1, len(asked) - 1),), ())
+    return _one_interval(state, ends, direction=direction, beta=beta, epsilon=epsilon)
+
+
 def advance(
     state: State, reading: HeadReading, *, theta: float, direction: Tensor, beta: float, epsilon: float
 ) -> State:
@@ -129,6 +176,12 @@ def prepared(state: State, *, direction: Tensor, beta: float, epsilon: float) ->
     if state.trouble or (not state.one_class and len(state.asked) < 2):
         return state
     ends = _ends(state.one_class, switched=state.next_row != state.asked[0].target)
+    return _one_interval(state, ends, direction=direction, beta=beta, epsilon=epsilon)
+
+
+def _one_interval(
+    state: State, ends: tuple[Sum, Sum], *, direction: Tensor, beta: float, epsilon: float
+) -> State:
     everyone = state.features(ends[0]) - state.features(ends[1])
     sharp = Sharpness(
         beta=beta, scale=float(everyone.norm()) / state.examples, examples=state.examples, epsilon=epsilon

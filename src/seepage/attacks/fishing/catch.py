@@ -153,7 +153,7 @@ def _vouched(result: Reconstruction, fished: Fished) -> Reconstruction:
         )
     if result.claimed is None or fished.isolated:
         return result
-    return replace(result, claimed=torch.zeros_like(result.claimed))
+    return replace(result, claimed=torch.zeros_like(result.claimed), if_declared=False)
 
 
 def _no_examples(spec: InputSpec) -> Tensor:

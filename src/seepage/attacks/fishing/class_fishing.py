@@ -17,7 +17,13 @@ from torch import nn
 
 from seepage.attacks.fishing.catch import Catch, Fished, head_gradient, inner_attack
 from seepage.attacks.fishing.cuts import ALONE, WHOLE
-from seepage.attacks.fishing.dying import dying_model, fished_in_first_step, read_caught, takes_several_steps
+from seepage.attacks.fishing.dying import (
+    dying_model,
+    fished_in_first_step,
+    plain_steps,
+    read_caught,
+    takes_several_steps,
+)
 from seepage.attacks.fishing.head import (
     Head,
     HeadReading,
@@ -37,7 +43,7 @@ from seepage.attacks.fishing.shared import (
     examples_behind,
     hooked,
 )
-from seepage.core.errors import NotApplicable, SpecError
+from seepage.core.errors import SpecError
 from seepage.core.types import Crafted, Exchange, Grant, Knowledge
 
 _ROUGHLY_WHOLE = 0.4
@@ -75,19 +81,21 @@ class ClassFishing(Fishing):
         target = self._next_class(history, known, head)
         if target is None:
             return None
-        if takes_several_steps(known.local):
+        several = takes_several_steps(known.local)
+        if several and not self.keep:
             crafted, dying = dying_model(model, head, target, known)
             return self.send(crafted, Hook(target=target, dying=dying))
         alpha, loud = (self.alpha, 1.0) if self.alpha else loudness(model, head, target, known)
         crafted = class_head(model, head, target, alpha=alpha, loud=loud, keep=self.keep)
-        return self.send(crafted, Hook(target=target, loud=loud))
+        return self.send(crafted, Hook(target=target, loud=loud, mean_of_steps=several))
 
     def _next_class(self, history: Sequence[Exchange], known: Knowledge, head: Head) -> int | None:
         if not history:
             return check_target(self.target_class or 0, head)
         if self.target_class is not None:
             return None
-        if head.bias is None or takes_several_steps(known.local):  # no counts: every class is asked for
+        dying = takes_several_steps(known.local) and not self.keep
+        if head.bias is None or dying:  # no counts: every class is asked for
             asked = len({e.broadcast.round for e in history})
             return asked if asked < head.classes else None
         done = {e.secret.target for e in history}
@@ -129,7 +137,8 @@ class ClassFishing(Fishing):
         self, exchanges: Sequence[Exchange], index: Sequence[int], known: Knowledge, head: Head
     ) -> torch.Tensor | None:
         """Over all clients of the first round."""
-        if head.bias is None or exchanges[index[0]].secret.dying is not None:
+        secret = exchanges[index[0]].secret
+        if head.bias is None or secret.dying is not None or secret.mean_of_steps:
             return None
         start = exchanges[index[0]].broadcast.round
         asked = [exchanges[i] for i in index if exchanges[i].broadcast.round == start]
@@ -151,12 +160,13 @@ class ClassFishing(Fishing):
         if float((counts - counts.round()).abs().max()) > self.whole:
             note = (
                 f"Class {target}: the class counts that the update shows are no whole numbers (this one: "
-                f"{size:.3f}), so a defense changed it, or a logit of the class reaches alpha = "
-                f"{self._alpha(exchange, head):g} (raise it then); nothing was fished."
+                f"{size:.3f}), so a defense changed it, local steps moved the head too far, or a logit of "
+                f"the class reaches alpha = {self._alpha(exchange, head):g} (raise it then): nothing fished."
             )
             return [], 0, [note]
         if round(size) == 0:
-            return [], 0, [f"Class {target}: no example of it is in the batch."]
+            moved = ", or local steps moved the head too far" if exchange.secret.mean_of_steps else ""
+            return [], 0, [f"Class {target}: no example of it is in the batch{moved}."]
         if round(size) > self.most:
             note = (
                 f"Class {target}: {round(size)} examples share it, and class fishing cannot tell them apart; "
@@ -194,11 +204,9 @@ class ClassFishing(Fishing):
     def check_steps(self, model: nn.Module, known: Knowledge, head: Head) -> None:
         if takes_several_steps(known.local):
             if self.keep:
-                raise NotApplicable(
-                    "clients take several local steps, and the first one already moves a head that was "
-                    "changed by little: moderate fishing needs one step; class_fishing does with several."
-                )
-            dying_model(model, head, self.target_class or 0, known)
+                plain_steps(known, head)
+            else:
+                dying_model(model, head, self.target_class or 0, known)
 
     def _alpha(self, exchange: Exchange, head: Head) -> float:
         assert head.bias is not None
@@ -292,7 +300,7 @@ def moderate_fishing(
     inner_options: Mapping[str, Any] | None = None,
 ) -> ClassFishing:
     """Dishonest server, hard to see: class fishing by so little that the classifier looks honest; one
-    example of a class outweighs all others together.
+    example of a class outweighs all others together. Of several local steps it reads the mean.
 
     target_class: the class to fish; by default every class that the first query shows to hold one example.
     gap: of the other classes' biases above the target's.

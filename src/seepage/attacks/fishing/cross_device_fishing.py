@@ -16,6 +16,7 @@ from torch import nn
 
 from seepage.attacks.fishing.catch import Catch, inner_attack
 from seepage.attacks.fishing.cuts import WHOLE
+from seepage.attacks.fishing.dying_cuts import read_dying_cut, takes_several_epochs
 from seepage.attacks.fishing.feature_fishing import catch_of_tails
 from seepage.attacks.fishing.features import (
     FEATURE_CHOICES,
@@ -24,6 +25,7 @@ from seepage.attacks.fishing.features import (
     estimate_features,
 )
 from seepage.attacks.fishing.head import (
+    Head,
     class_head,
     cut_head,
     read_head,
@@ -59,6 +61,8 @@ class CrossDeviceFishing(Cutting):
         done = len({e.broadcast.round for e in history})
         if done >= self.query_bound(0):
             return None
+        if takes_several_epochs(known.local):
+            return self._craft_dying(model, history, known, head, estimating=done < self.estimate_rounds)
         if done < self.estimate_rounds:
             crafted = class_head(model, head, self.target_class, alpha=self.alpha)
             return Crafted(crafted, Hook(target=self.target_class), self._group(0))
@@ -77,6 +81,21 @@ class CrossDeviceFishing(Cutting):
         hook = Hook(target=self.target_class, theta=theta, direction=direction, notes=(note,))
         return Crafted(crafted, hook, self._group(1))
 
+    def _craft_dying(
+        self, model: nn.Module, history: Sequence[Exchange], known: Knowledge, head: Head, *, estimating: bool
+    ) -> Crafted:
+        """In several local steps: one direction, and examples of all classes but the next (`dying_cuts`)."""
+        row = (self.target_class + 1) % head.classes
+        everyone, dying = self.everyone(model, history, known, head, row)
+        if estimating:
+            return Crafted(everyone, Hook(target=row, dying=dying), self._group(0))
+        found = self.estimate(history, known)
+        images = self.images or max(1, round(found.images))
+        theta = cut_at_mass(found, 0, 1 / images)
+        note = f"Cut at {theta:.4g}, where one of {images} examples, whatever their class, is expected below."
+        sent = self.send_dying(everyone, head, dying, row, theta, notes=(note,))
+        return Crafted(sent.model, sent.secret, self._group(1))
+
     def _group(self, which: int) -> tuple[int, ...] | None:
         """Clients of the estimate, or those behind them in number: nobody is in both."""
         if self.groups is None:
@@ -90,11 +109,16 @@ class CrossDeviceFishing(Cutting):
         head = self.head(asked[0].broadcast.model, known)
         means, counts = [], []
         for exchange in asked:
-            reading = read_head(exchange, known, head, self.target_class)
+            dying = exchange.secret.dying
+            if dying is None:
+                reading = read_head(exchange, known, head, self.target_class)
+            else:
+                reading = read_dying_cut(exchange, known, head).head
             assert reading.weight is not None
-            size = -reading.weight
-            if abs(size - round(size)) <= WHOLE and round(size) >= 1:  # otherwise absent, or defended
-                means.append(reading.features / reading.weight)
+            size = abs(reading.weight)
+            if size >= 1 - WHOLE and abs(size - round(size)) <= WHOLE:  # otherwise absent, or defended
+                mean = reading.features / reading.weight
+                means.append(mean if dying is None else -(mean @ dying.u).unsqueeze(0))
                 counts.append(round(size))
         rows = torch.stack(means) if means else torch.zeros(0, head.features)
         return estimate_features(rows, torch.tensor(counts, dtype=torch.float64))

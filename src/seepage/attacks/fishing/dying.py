@@ -20,6 +20,7 @@ d(u.f)/dv_j for each caught example and by nothing else. It holds for all j, or 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.fishing.catch import Fished, head_gradient
 from seepage.attacks.fishing.cuts import ALONE
-from seepage.attacks.fishing.head import Head
+from seepage.attacks.fishing.head import Head, head_features
 from seepage.attacks.fishing.last_layer import (
     LIVES,
     LastLayer,
@@ -70,6 +71,13 @@ class Dying:
     gamma: float
     unit: Tensor
     """(units,) d(u.f)/dv while all units are active."""
+    u: Tensor
+    """(m,) what a caught example is lowered along."""
+    lowest: float
+    """Of u.f over made-up inputs."""
+
+
+Dies = Callable[[nn.Module, Head, int, Dying, Knowledge, Tensor], bool]
 
 
 def takes_several_steps(local: LocalTraining | None) -> bool:
@@ -85,19 +93,32 @@ def takes_several_steps(local: LocalTraining | None) -> bool:
     return local.epochs > 1 or local.batch_size is not None
 
 
-def dying_model(model: nn.Module, head: Head, target: int, known: Knowledge) -> tuple[nn.Module, Dying]:
-    """The crafted model and how its answer is read; NotApplicable where it would not die."""
-    local = _plain(known, head)
+def dying_model(
+    model: nn.Module,
+    head: Head,
+    target: int,
+    known: Knowledge,
+    *,
+    dies: Dies | None = None,
+    sharp: tuple[float, ...] = (),
+) -> tuple[nn.Module, Dying]:
+    """The crafted model and how its answer is read; NotApplicable where it would not die.
+
+    dies: whether it does, as the server finds out on made-up inputs; by default for one example of the class.
+    sharp: lengths of the step below that are tried before `_MOVED`.
+    """
+    local = plain_steps(known, head)
     layer = find_last_layer(model, head, known.input)
     inputs = probe_inputs(known, model)
+    few = inputs[:: -(-len(inputs) // (local.batch_size or len(inputs)))]
     # between 1/2 and 3/2: all units are to be lowered, none alike
     u = 0.5 + torch.rand(head.features, generator=torch.Generator().manual_seed(known.seed)).double()
     calm = copy.deepcopy(model)
     if local.batch_size is not None:
         _calm(calm, head, layer, u, inputs, local.lr)
-    for moved in _MOVED if local.batch_size is None else _MOVED[1:]:
+    for moved in (*sharp, *(_MOVED if local.batch_size is None else _MOVED[1:])):
         crafted, dying = _crafted(calm, head, target, layer, u, inputs, local, moved=moved)
-        if _dies(crafted, head, target, dying, known, inputs):
+        if (dies or _dies)(crafted, head, target, dying, known, few):
             return crafted, dying
     raise NotApplicable(LIVES)
 
@@ -129,26 +150,28 @@ def _crafted(
         row[target] = -gamma * u.to(row)
         last.zero_()
         last[target] = -USUAL_ALPHA
-    return crafted, Dying(bias=layer.bias, gamma=gamma, unit=found.unit)
+    lowest = float((head_features(crafted, head, inputs) @ u).min())
+    return crafted, Dying(bias=layer.bias, gamma=gamma, unit=found.unit, u=u, lowest=lowest)
 
 
-def _plain(known: Knowledge, head: Head) -> LocalTraining:
+def plain_steps(known: Knowledge, head: Head) -> LocalTraining:
+    """NotApplicable where several local steps are no plain ones."""
     local = known.local
     assert local is not None
     if local.momentum or local.weight_decay:
         raise NotApplicable(
             "clients take several local steps with momentum or weight decay, which go on after the one step "
-            "that is read: class fishing needs plain SGD then, or a single local step."
+            "that is read: fishing needs plain SGD then, or a single local step."
         )
     if known.loss.endswith("_sum"):
         raise NotApplicable(
             "clients take several local steps and sum their losses, so that one caught example of many "
-            "counts as much as one of few: class fishing needs the mean of losses, or a single local step."
+            "counts as much as one of few: fishing needs the mean of losses, or a single local step."
         )
     if head.bias is None:
         raise NotApplicable(
             f"clients take several local steps and the classification layer '{head.name}' has no bias: "
-            "class fishing needs a bias there, or a single local step."
+            "fishing needs a bias there, or a single local step."
         )
     return local
 
@@ -203,7 +226,7 @@ def read_caught(exchange: Exchange, known: Knowledge, dying: Dying) -> tuple[int
     if len(exchange.clients) > 1 and local.batch_size is not None:
         raise NotApplicable(
             "the update is a sum over clients that train in mini-batches, each with a number of its own, so "
-            "the caught cannot be counted: class fishing needs single updates, or batches taken whole."
+            "the caught cannot be counted: fishing needs single updates, or batches taken whole."
         )
     moved = update.tensors[dying.bias].detach().double().cpu()
     share = moved / (-local.lr * dying.gamma * dying.unit)  # caught / size of the mini-batch, for each unit
@@ -225,20 +248,23 @@ def read_caught(exchange: Exchange, known: Knowledge, dying: Dying) -> tuple[int
 def _dies(
     crafted: nn.Module, head: Head, target: int, dying: Dying, known: Knowledge, inputs: Tensor
 ) -> bool:
-    """The server plays a client of its own: three local steps must send what the first one does."""
-    assert known.local is not None
-    inputs = inputs[:: -(-len(inputs) // (known.local.batch_size or len(inputs)))]
+    """One made-up example of the target class among others."""
     labels = torch.full((len(inputs),), (target + 1) % head.classes, device=inputs.device)
     labels[0] = target
+    return sends_its_first_step(crafted, head, dying, known, Batch(inputs, labels), caught=1)
+
+
+def sends_its_first_step(
+    crafted: nn.Module, head: Head, dying: Dying, known: Knowledge, batch: Batch, *, caught: int
+) -> bool:
+    """The server plays a client of its own: three local steps must send what the first one does."""
+    assert known.local is not None
     one = LocalTraining(algorithm="fedavg", lr=known.local.lr, loss=known.local.loss)
-    first, third = (
-        local_update(Broadcast(crafted), Batch(inputs, labels), replace(one, epochs=epochs))
-        for epochs in (1, 3)
-    )
+    first, third = (local_update(Broadcast(crafted), batch, replace(one, epochs=epochs)) for epochs in (1, 3))
     same = all(
         torch.allclose(tensor, third.tensors[name], rtol=1e-3, atol=0.0)
         for name, tensor in first.tensors.items()
         if name != head.bias
     )
     exchange = Exchange(broadcast=Broadcast(crafted), update=third, clients=(0,))
-    return same and read_caught(exchange, replace(known, local=one), dying)[0] == 1
+    return same and read_caught(exchange, replace(known, local=one), dying)[0] == caught

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.fishing.catch import Catch, Fished, inner_attack
+from seepage.attacks.fishing.dying_cuts import takes_several_epochs
 from seepage.attacks.fishing.head import Head, find_head, head_features
 from seepage.attacks.fishing.shared import Cutting, aggregate_note, chosen_direction, hooked
 from seepage.attacks.fishing.tail import Tail, fished_tail, next_tail_cut, read_tail
@@ -62,15 +63,20 @@ class FeatureFishing(Cutting):
         if len({e.broadcast.round for e in history}) >= self.query_bound(0):
             return None
         head, direction = self._aim(model, known)
+        several, beta = takes_several_epochs(known.local), self.beta
+        if several:  # along -u, whatever the class (`dying_cuts`)
+            row = (self.target_class + 1) % head.classes
+            model, dying = self.everyone(model, history, known, head, row)
+            direction, beta = -dying.u, dying.gamma
         if self.searching:
-            tails = [
-                read_tail(e, known, head, beta=self.beta) for e in history if e.clients == history[0].clients
-            ]
-            theta = next_tail_cut(tails, beta=self.beta)
+            tails = [read_tail(e, known, head, beta=beta) for e in history if e.clients == history[0].clients]
+            theta = next_tail_cut(tails, beta=beta)
         else:
             theta = self._known_cut(model, known, head, direction)
         if theta is None:
             return None
+        if several:
+            return self.send_dying(model, head, dying, row, theta)
         return self.send_cut(model, head, direction=direction, theta=theta)
 
     def _known_cut(self, model: nn.Module, known: Knowledge, head: Head, direction: Tensor) -> float:
@@ -110,15 +116,20 @@ def catch_of_tails(
         if tail.looks_single
     )
     first = exchanges[cuts[0]]
+    several = first.secret.dying is not None
     return Catch(
         fished=fished,
         queries=len({exchanges[i].broadcast.round for i in asked}),
         mixed=tuple(round(t.size) for t in tails.values() if round(t.size) > 1),
-        notes=(*aggregate_note(first), *first.secret.notes, *_notes(fished, list(tails.values()))),
+        notes=(
+            *aggregate_note(first),
+            *first.secret.notes,
+            *_notes(fished, list(tails.values()), several=several),
+        ),
     )
 
 
-def _notes(fished: Sequence[Fished], tails: Sequence[Tail]) -> list[str]:
+def _notes(fished: Sequence[Fished], tails: Sequence[Tail], *, several: bool) -> list[str]:
     """What is to be said about cuts that caught more or less than one example."""
     sure = sum(f.isolated for f in fished)
     notes = [f"{len(tails)} cut(s) were answered; {sure} caught exactly one example."]
@@ -128,7 +139,12 @@ def _notes(fished: Sequence[Fished], tails: Sequence[Tail]) -> list[str]:
             "a mixture (Remark 3.3: all must lie below the cut, which one answer cannot show): not claimed."
         )
     blurred = sum(tail.others and not tail.looks_single for tail in tails)
-    if blurred:
+    if blurred and several:
+        notes.append(
+            f"In {blurred} cut(s) of several local steps an example lies on the cut, or one is of the class "
+            "whose row carries it (the one after target_class), and nothing is returned."
+        )
+    elif blurred:
         notes.append(
             f"In {blurred} cut(s) other classes lie above the cut and blur what was caught: the condition of "
             "Remark 3.3 does not hold and nothing is returned; binary_fishing takes mixed batches."
@@ -152,7 +168,7 @@ def feature_fishing(
     inner_options: Mapping[str, Any] | None = None,
 ) -> FeatureFishing:
     """Dishonest server, one query: the example of a class with the lowest feature, where the cut leaves just
-    one below (Wen et al. 2022).
+    one below (Wen et al. 2022). In several local steps: of any class but the one after target_class.
 
     theta: where to cut; by default at mass 1/`images` of the auxiliary examples of the class.
     images: examples of the target class expected in a batch.

@@ -205,7 +205,11 @@ def sent_gradient(
             "clients send weight deltas and the learning rate is not known, so caught examples cannot be "
             "counted: grant = ['local_training']."
         )
-    check_single_step(known, max(1, count // len(exchange.clients)))
+    each = max(1, count // len(exchange.clients))
+    if getattr(exchange.secret, "mean_of_steps", False):
+        factor /= local.num_steps(each)
+    elif getattr(exchange.secret, "dying", None) is None:  # of a network that dies one step is sent
+        check_single_step(known, each)
     model = exchange.broadcast.model
     result = {}
     for name in wanted:
@@ -222,7 +226,7 @@ def check_single_step(known: Knowledge, examples: int) -> None:
         raise NotApplicable(
             f"clients take {known.local.num_steps(examples)} local steps, and the first one already moves "
             "the crafted layer by a large step: this attack needs FedSGD, or FedAvg with a single local "
-            "step; class_fishing reads several."
+            "step; class_fishing reads several, and so do cuts where each example is in more than one."
         )
 
 

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from seepage.attacks.base import Around, Attack
 from seepage.attacks.fishing.bisection import State
 from seepage.attacks.fishing.catch import REQUIRED, Catch, invert_catch
+from seepage.attacks.fishing.dying import Dying
+from seepage.attacks.fishing.dying_cuts import dying_cut, dying_everyone, takes_several_epochs
 from seepage.attacks.fishing.head import (
     Head,
     check_batch_independence,
@@ -47,7 +49,9 @@ class Hook:
     loud: float = 1.0
     """Class fishing: times the model's own row."""
     dying: Any = None
-    """Class fishing in several local steps: how its answer is read (`dying.Dying`)."""
+    """In several local steps: how the answer is read (`dying.Dying`)."""
+    mean_of_steps: bool = False
+    """Moderate fishing in several local steps: their mean is read as if it were the first one's gradient."""
     notes: tuple[str, ...] = ()
 
 
@@ -132,6 +136,33 @@ class Cutting(Fishing):
         needs_bias(head)
         check_target(self.target_class, head)
         return head
+
+    def check_steps(self, model: nn.Module, known: Knowledge, head: Head) -> None:
+        if takes_several_epochs(known.local):
+            if getattr(self, "theta", None) is not None or getattr(self, "feature", None) is not None:
+                raise NotApplicable(
+                    "clients take several local steps, where a cut lies along a direction of the crafted "
+                    "network's own: leave theta and feature out (queries = 20 searches for the cut)."
+                )
+            dying_everyone(model, head, self.target_class, known)
+        else:
+            super().check_steps(model, known, head)
+
+    def everyone(
+        self, model: nn.Module, history: Sequence[Exchange], known: Knowledge, head: Head, row: int
+    ) -> tuple[nn.Module, Dying]:
+        """In several local steps: the network that dies, the same in every query."""
+        if history:
+            return history[0].broadcast.model, history[0].secret.dying
+        return dying_everyone(model, head, row, known)
+
+    def send_dying(
+        self, everyone: nn.Module, head: Head, dying: Dying, row: int, theta: float, **more: Any
+    ) -> Crafted:
+        """A cut along -u, below which everybody is caught whom `row`'s class does not hold."""
+        crafted = dying_cut(everyone, head, row, dying, -theta)
+        hook = Hook(target=row, theta=theta, direction=-dying.u, dying=dying, **more)
+        return self.send(crafted, hook)
 
     def send_cut(
         self,

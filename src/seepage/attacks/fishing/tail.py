@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.fishing.catch import Fished, head_gradient
 from seepage.attacks.fishing.cuts import ALONE, CLEAR, NUDGE, WHOLE
+from seepage.attacks.fishing.dying_cuts import read_dying_cut
 from seepage.attacks.fishing.head import (
     Head,
     class_pattern,
@@ -27,8 +28,8 @@ from seepage.attacks.fishing.head import (
 from seepage.core.types import Exchange, Knowledge
 
 OTHERS = 1e-3
-"""Share of the caught features by which rows of other classes may differ through rounding. Tested:
-test_constants_of_fishing_lie_on_a_plateau."""
+"""Share of the caught features by which rows of other classes may differ through rounding. No plateau test
+yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,8 @@ class Tail:
     """Of w.f."""
     others: bool
     """Other classes are in the batch, or it cannot be told (two classes only)."""
+    share: float = 1.0
+    """Of the client's examples that the local step held."""
     looks_single: bool
     """The size says one, clearly below the cut; but other classes may hide in it."""
 
@@ -56,6 +59,8 @@ class Tail:
 def read_tail(exchange: Exchange, known: Knowledge, head: Head, *, beta: float) -> Tail:
     """The sound stop test on one answer: |n |grad_b[c]| - 1| <= 1e-3 and beta * (theta - mean) >= 10."""
     target, theta, direction = _cut(exchange)
+    if exchange.secret.dying is not None:
+        return _read_dying_tail(exchange, known, head)
     reading = read_head(exchange, known, head, target)
     assert reading.weight is not None
     size = -reading.weight
@@ -78,6 +83,34 @@ def read_tail(exchange: Exchange, known: Knowledge, head: Head, *, beta: float) 
     )
 
 
+def _read_dying_tail(exchange: Exchange, known: Knowledge, head: Head) -> Tail:
+    """In several local steps everybody above the cut weighs 1, if no example is of the row's class."""
+    _, theta, direction = _cut(exchange)
+    read = read_dying_cut(exchange, known, head)
+    size = read.head.weight
+    assert size is not None
+    caught = size > WHOLE  # not a number: nothing is read off it
+    feature = read.head.features / size if caught else torch.zeros_like(read.head.features)
+    mean = float(feature @ direction)
+    epsilon = torch.finfo(exchange.update.tensors[head.weight].dtype).eps
+    rounding = epsilon * float(feature.norm()) * (exchange.update.num_examples or 1)
+    return Tail(
+        theta=theta,
+        size=size if caught else 0.0,
+        feature=feature,
+        mean=mean,
+        others=not read.lacks(exchange.secret.target),
+        share=read.share,
+        looks_single=abs(size - 1) <= ALONE and theta - mean >= CLEAR / sharpness(exchange, 1.0) + rounding,
+    )
+
+
+def sharpness(exchange: Exchange, beta: float) -> float:
+    """Of the cut that the exchange answers: the attack's, or that of a network that dies."""
+    dying = exchange.secret.dying
+    return beta if dying is None else float(dying.gamma)
+
+
 def _cut(exchange: Exchange) -> tuple[int, float, Tensor]:
     """Row, place and direction of the cut that the exchange answers, as its secret has them."""
     secret: Any = exchange.secret
@@ -89,12 +122,13 @@ def fished_tail(
 ) -> Fished:
     """The gradient of what a cut caught, under the model in which every input is caught."""
     target, _, direction = _cut(exchange)
+    beta = sharpness(exchange, beta)
     model: nn.Module = single_example_model(exchange.broadcast.model, head, target, direction)
     names = [name for name in exchange.update.tensors if name not in (head.weight, head.bias)]
     sums = sent_gradient(exchange, known, names)
     return Fished(
         tensors={
-            **{name: tensor / beta for name, tensor in sums.items()},
+            **{name: tensor * (tail.share / beta) for name, tensor in sums.items()},
             **head_gradient(tail.feature, head, target, model),
         },
         model=model,

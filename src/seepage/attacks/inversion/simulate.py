@@ -85,7 +85,8 @@ def _delta(
     return tuple(new - old for new, old in zip(state[:count], received, strict=True))
 
 
-def _loss(problem: Problem, weights: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+def loss_of(problem: Problem, weights: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+    """Of the clients' loss on these inputs under these weights."""
     model = problem.model
     # copies: train-mode batch norm moves its buffers in place
     buffers = {
@@ -104,7 +105,7 @@ def _by_autograd(problem: Problem) -> Gradient:
     def gradient(
         weights: Sequence[Tensor], inputs: Tensor, labels: Tensor, differentiable: bool
     ) -> tuple[Tensor, ...]:
-        value = _loss(problem, weights, inputs, labels)
+        value = loss_of(problem, weights, inputs, labels)
         grads = torch.autograd.grad(value, list(weights), create_graph=differentiable, allow_unused=True)
         return tuple(torch.zeros_like(w) if g is None else g for w, g in zip(weights, grads, strict=True))
 
@@ -115,7 +116,7 @@ def _by_func(problem: Problem) -> Gradient:
     def gradient(
         weights: Sequence[Tensor], inputs: Tensor, labels: Tensor, differentiable: bool
     ) -> tuple[Tensor, ...]:
-        found = torch.func.grad(lambda w: _loss(problem, w, inputs, labels))(tuple(weights))
+        found = torch.func.grad(lambda w: loss_of(problem, w, inputs, labels))(tuple(weights))
         return tuple(found)
 
     return gradient

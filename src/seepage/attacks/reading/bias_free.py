@@ -87,6 +87,7 @@ def read_bias_free(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> 
         confidence=1.0 / (1.0 + claims.mismatch / HALF_SURE),
         support=found.support,
         rows=counts,
+        if_declared=claims.if_declared,
         notes=_notes(layer, gradient, known, found, on_grid, most, claims, exchange),
     )
 
@@ -191,7 +192,7 @@ def _claims(
         fits = torch.zeros_like(fits)
     mismatch = claims.mismatch.to(given.mismatch)
     claims.claimed[index.cpu()], mismatch[index.cpu()] = fits, given.mismatch
-    return Claims(claims.claimed, mismatch, given.scale)
+    return Claims(claims.claimed, mismatch, given.scale, given.if_declared and bool(fits.any()))
 
 
 def _notes(

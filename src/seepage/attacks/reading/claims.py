@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.attacks.reading.cut import hidden_values, smallest_sent
 from seepage.attacks.reading.one_each import Counted, Received, one_each, step_of
 from seepage.attacks.reading.peeling.codes import NumberCode, Snapped
 from seepage.attacks.reading.peeling.labelling import Labelled, Labeller
@@ -72,6 +73,8 @@ class Claims:
     mismatch: Tensor
     """(k,) of the best label's bias gradient; inf where nothing could be compared."""
     scale: Scale | None
+    if_declared: bool = False
+    """As `Reconstruction.if_declared`."""
 
     @staticmethod
     def none(count: int) -> Claims:
@@ -149,13 +152,14 @@ def vouch(
     labels: list[tuple[int, ...]] = [()] * count
     for k, several in zip(where.tolist(), labelled.match.labels, strict=True):
         labels[k] = several
-    claimed[where] = fits & _no_other_way(candidates, labeller, received or gradient, labels)[where]
+    alone, if_declared = _no_other_way(candidates, labeller, received or gradient, labels)
+    claimed[where] = fits & alone[where]
     kept = claimed[where].nonzero().squeeze(1)
     claimed[where[kept]] = ~_contradicted(labelled, kept, signals)
     scale = labeller.scale
     if scale is not None and scale.num_examples is None and int(claimed.sum()) < TOGETHER:
         claimed, scale = no, None
-    return Claims(claimed.cpu(), mismatch.cpu(), scale)
+    return Claims(claimed.cpu(), mismatch.cpu(), scale, if_declared and bool(claimed.any()))
 
 
 def _contradicted(labelled: Labelled, claimed: Tensor, signals: BackwardSignals) -> Tensor:
@@ -193,8 +197,9 @@ def _same_within_rounding(readings: Readings, asked: Tensor) -> Tensor:
 
 def _no_other_way(
     candidates: Candidates, labeller: Labeller, gradient: LayerGradient, labels: list[tuple[int, ...]]
-) -> Tensor:
-    """(k,) bool: rounding leaves no value open, and it is no mean of several that are nearly alike.
+) -> tuple[Tensor, bool]:
+    """(k,) bool: rounding leaves no value open, and it is no mean of several that are nearly alike; and
+    whether that takes the declared number of examples at its word.
 
     labels: (k) those that fit each; none: not asked about.
     """
@@ -204,11 +209,15 @@ def _no_other_way(
     sure: Tensor = candidates.on_alphabet | (candidates.bound <= EXACT * unit)
     if candidates.evidence is not None:
         sure &= candidates.on_alphabet | (candidates.evidence <= 0)
+    if not candidates.tokens:
+        smallest = smallest_sent(gradient.weight, gradient.bias)
+        hidden = hidden_values(gradient.weight, smallest, candidates.rows, gradient.bias[candidates.rows])
+        sure &= hidden <= step_of(unit, candidates.on_alphabet)
     which = torch.tensor([len(several) > 0 for several in labels], device=sure.device).nonzero().squeeze(1)
     if candidates.tokens or not len(which):
-        return sure
+        return sure, False
     single = torch.zeros_like(sure)
-    single[which] = one_each(
+    known = one_each(
         _counted(candidates, which, [several for several in labels if several], unit),
         Received(
             scale=labeller.scale,
@@ -218,9 +227,11 @@ def _no_other_way(
             fine=Residual(gradient).fine and not candidates.differs,
             signals=labeller.signals,
             span=lambda: _span(gradient, labeller.scale),
+            left=lambda rows: _left(gradient, labeller, candidates.features, labels, rows),
         ),
     )
-    return sure & single
+    single[which] = known.single
+    return sure & single, known.if_declared
 
 
 def _counted(candidates: Candidates, which: Tensor, labels: list[tuple[int, ...]], unit: Tensor) -> Counted:
@@ -241,7 +252,23 @@ def _counted(candidates: Candidates, which: Tensor, labels: list[tuple[int, ...]
 
 
 def _span(gradient: LayerGradient, scale: Scale | None) -> SignalSpan:
+    residual = _summed(gradient, scale)
+    return SignalSpan(residual, residual.norm.nonzero().squeeze(1))
+
+
+def _left(
+    gradient: LayerGradient, labeller: Labeller, features: Tensor, labels: list[tuple[int, ...]], rows: Tensor
+) -> Tensor:
+    """(r, m) of rows (r,), without what readings (k, m) with these labels send there."""
+    several = [(k, label) for k, each in enumerate(labels) for label in each]
+    which, label = torch.tensor(several, device=rows.device).unbind(1)
+    sent = labeller.signals.at_all_rows(features[which], label)[:, rows]
+    residual = _summed(gradient, labeller.scale)
+    return residual.weight[rows].double() * residual.factor - sent.T.double() @ features[which].double()
+
+
+def _summed(gradient: LayerGradient, scale: Scale | None) -> Residual:
     """In units of a sum over examples."""
     residual = Residual(gradient)
     residual.factor *= 1.0 if scale is None else scale.kappa
-    return SignalSpan(residual, residual.norm.nonzero().squeeze(1))
+    return residual

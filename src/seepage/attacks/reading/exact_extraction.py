@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.reading.analytic_extraction import with_labels
+from seepage.attacks.reading.batch_statistics import read_by_statistics
 from seepage.attacks.reading.bias_free import choose_bias_free, read_bias_free
 from seepage.attacks.reading.patterns.by_alphabet import ByAlphabet, Gates, read_by_alphabet
 from seepage.attacks.reading.patterns.no_bias import read_without_bias
@@ -34,6 +35,7 @@ from seepage.attacks.reading.rows import rows_once
 from seepage.attacks.reading.scale import expected_kappa
 from seepage.attacks.reading.union import unite
 from seepage.attacks.reading.unmixing.by_next_layer import NextLayerUnmixer
+from seepage.attacks.reading.unmixing.by_signals import SignalUnmixer
 from seepage.attacks.reading.unmixing.starts import made_up_inputs
 from seepage.attacks.reading.unmixing.unmix import Unmixer
 from seepage.core.errors import NotApplicable
@@ -52,7 +54,7 @@ from seepage.models.between import next_linear
 from seepage.models.choice import choose_layer, unreadable
 from seepage.models.gradients import Decode, LayerGradient, layer_gradient
 from seepage.models.invertible import inputs_of
-from seepage.models.layers import LinearLayer
+from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.precision import EXACT
 from seepage.models.signals import BackwardSignals, draws_chances
 
@@ -83,6 +85,8 @@ class ExactExtraction(PerUpdateAttack):
             choose_layer(model, known.input, self.layer)
 
     def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
+        if (whole := _through_batch_norm(exchange, known, self.layer)) is not None:
+            return whole
         bias_free = choose_bias_free(exchange.broadcast.model, known.input, self.layer)
         if bias_free is not None:
             return with_labels(_without_bias(exchange, known, bias_free), exchange, known)
@@ -126,6 +130,16 @@ def peel(
     return unite(peeled, plain_readings(exchange, known, layer, decode=decode), known.input)
 
 
+def _through_batch_norm(exchange: Exchange, known: Knowledge, name: str | None) -> Reconstruction | None:
+    """By the statistics of batch norm in train mode, where they are sent and say enough."""
+    if known.local is None or known.local.batch_norm != "train" or exchange.update.buffers is None:
+        return None
+    layers = trace_linear_layers(exchange.broadcast.model, known.input)
+    first = [each for each in layers if each.reads == "input" and each.per_example and each.trained]
+    first = [each for each in first if name in (None, each.name)]
+    return read_by_statistics(exchange, known, first[0]) if first else None
+
+
 def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> Reconstruction:
     """Single rows, and what they leave of others; a grid must say how long each example is."""
     rows, spec = read_bias_free(exchange, known, layer), known.input
@@ -141,8 +155,6 @@ def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> R
         kappa=expected_kappa(exchange, known) if gradient.steps == 1 else None,
         num_examples=exchange.update.num_examples,
     )
-    if not read.single:  # a single row cannot tell an example from the mean of two that are nearly alike
-        rows = replace(rows, claimed=torch.zeros(len(rows), dtype=torch.bool))
     if not len(read):
         return rows
     better = Reconstruction(
@@ -153,6 +165,7 @@ def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> R
         support=rows_once(read.support.cpu(), 0 if rows.rows is None else rows.rows.active),
         rows=rows.rows,
         complete=read.complete,
+        if_declared=bool(read.claimed.any()),
         notes=(*rows.notes, *describe_without_bias(read)),
     )
     return better if read.complete else unite(better, rows, spec)
@@ -176,6 +189,7 @@ def _peeled(
         code,
         unmixer=Unmixer(signals.parameters, made_up, seed=known.seed) if sparse else None,
         by_next=by_next,
+        by_signals=None if layer.followed_by_relu else SignalUnmixer(signals, made_up, seed=known.seed),
         kappa=expected_kappa(exchange, known),
         budget=budget,
     )
@@ -204,6 +218,7 @@ def _peeled(
         rows=RowCount(total=len(peeling.active), active=int(peeling.active.sum())),
         label_counts=counts,
         complete=outcome.complete if plain is None else plain.complete,
+        if_declared=outcome.if_declared if plain is None else bool(plain.claimed.any()),
         notes=(
             *describe(peeling, outcome, exchange, layer, gradient.steps, by_alphabet=plain is not None),
             *(() if plain is None else describe_by_alphabet(plain, exchange)),

@@ -2,14 +2,17 @@
 
 Two examples x + e and x - e of one label send nearly what two copies of x send, and so does a batch in which
 every example has such a copy, next to a batch half as large. The grid of pixels does not part them where e is
-a whole number of steps. Three things do:
+a whole number of steps. Four things do:
 - products: a row that one example alone activates is a product of two floating-point numbers (`products`);
 - the rank of the gradient: d(x + e) differs from d(x - e), which leaves (d(x + e) - d(x - e)) ⊗ e besides,
   a direction that no mean has (`NearCopies` says whether it would be seen);
+- a neuron that only one of the two fires (`half_fired`);
 - the number of examples that the client declares, if it is believed.
 Off a grid the declared number alone is not believed. On a grid it is: only pairs that are all an even number
-of steps apart, of which the client counts each once, and whose rows are not received as they were computed,
-are taken for their means. Nothing here sees the truth.
+of steps apart, of which the client counts each once, whose rows are not received as they were computed, and
+between which no neuron lies, are taken for their means. Nothing in such an update parts them
+(`test_nothing_but_a_neuron_between_two_parts_a_pair_from_its_mean`), so what rests on the number says so
+(`OneEach.if_declared`). Nothing here sees the truth.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import torch
 from torch import Tensor
 
 from seepage.attacks.reading.direction_grid import LEVELS
+from seepage.attacks.reading.half_fired import half_fired
 from seepage.attacks.reading.near_copies import NearCopies
 from seepage.attacks.reading.peeling.span import SignalSpan
 from seepage.attacks.reading.peeling.tolerances import ACCIDENTS
@@ -66,10 +71,32 @@ class Received:
     """A gradient in full precision: its rank shows a copy that fires another neuron."""
     signals: BackwardSignals
     span: Callable[[], SignalSpan]
+    left: Callable[[Tensor], Tensor]
+    """What rows (r,) hold, as a sum over examples, beyond the signals of the readings (r, m)."""
 
     @property
     def number(self) -> int | None:
         return None if self.summed or self.expected is None else round(self.expected)
+
+
+@dataclass(frozen=True)
+class OneEach:
+    """What is known about readings (k,)."""
+
+    single: Tensor
+    """(k,) bool: one example each (or exact copies of one)."""
+    if_declared: bool
+    """For some of them the declared number is the reason, not the update."""
+
+
+class _Grounds(Enum):
+    """Why readings are one example each."""
+
+    NONE = auto()
+    NUMBER = auto()
+    """It is the declared number, and the update does not speak against that."""
+    UPDATE = auto()
+    """Near copies would have shown, whatever was declared."""
 
 
 def step_of(unit: Tensor, on_grid: Tensor) -> Tensor:
@@ -77,14 +104,19 @@ def step_of(unit: Tensor, on_grid: Tensor) -> Tensor:
     return torch.where(on_grid, 1 / LEVELS[-1], EXACT) * unit.double()
 
 
-def one_each(counted: Counted, received: Received) -> Tensor:
-    """(k,) bool: readings that are one example each (or exact copies of one)."""
+def one_each(counted: Counted, received: Received) -> OneEach:
+    """Which readings are no means of several that are nearly alike."""
     case = _Case(counted, received)
-    sure = torch.zeros_like(counted.on_grid)
-    for which, believed in ((counted.on_grid, _believed_on_grid), (~counted.on_grid, _believed_off_grid)):
-        if bool(which.any()):
-            sure |= which & (believed(case) or case.proven)
-    return sure & ((counted.times == 1) | case.own)
+    sure, by_number = torch.zeros_like(counted.on_grid), torch.zeros_like(counted.on_grid)
+    for which, grounds_of in ((counted.on_grid, _on_grid), (~counted.on_grid, _off_grid)):
+        if not bool(which.any()):
+            continue
+        grounds = grounds_of(case)
+        sure |= which & (case.proven if grounds is _Grounds.NONE else True)
+        if grounds is _Grounds.NUMBER:
+            by_number |= which & ~case.proven
+    sure = sure & ((counted.times == 1) | case.own)
+    return OneEach(sure, bool((sure & by_number).any()))
 
 
 class _Case:
@@ -128,40 +160,62 @@ class _Case:
         return self.own if bool(evidence.isinf().any()) else torch.ones_like(self.own)
 
 
-def _believed_on_grid(case: _Case) -> bool:
+def _on_grid(case: _Case) -> _Grounds:
     """Whether the declared number is that of the update, and neither products nor rank speak against it."""
     received, counted = case.received, case.counted
     if not case.declared:
-        # Clipping changes the factor and leaves no products, but it does not change the rank.
-        return received.number is not None and received.span().rank == received.number
+        # Clipping changes the factor and leaves no products, but it does not change the rank. A factor that
+        # is another whole number may be no clipping, but the number of means of several, of higher rank.
+        number, whole = (
+            received.number,
+            received.scale is not None and received.scale.num_examples is not None,
+        )
+        all_found = number is not None and int(counted.times.sum()) >= number
+        holds = number is not None and (all_found or not whole) and received.span().rank == number
+        return _by_number(case, holds)
     if case.seen:
-        return speaks_for(counted.evidence[counted.lone]) or _would_show(case)
-    return received.number is None or received.span().rank <= received.number
+        evidence = counted.evidence[counted.lone]
+        if speaks_for(evidence, surely=True):
+            return _Grounds.UPDATE
+        return _by_number(case, True) if speaks_for(evidence) else _would_show(case)
+    return _by_number(case, received.number is None or received.span().rank <= received.number)
 
 
-def _believed_off_grid(case: _Case) -> bool:
+def _off_grid(case: _Case) -> _Grounds:
     """The same; and besides, near copies would have shown in the products or the rank.
 
     Where no row shows products, the rank of a gradient in full precision tells, if any copy fires another
     neuron; that of a difference of weights or a cast does not.
     """
     received, counted = case.received, case.counted
-    if not case.declared or received.summed:
-        return case.declared
+    if not case.declared:
+        return _Grounds.NONE
     evidence = counted.evidence[counted.lone]
-    if case.seen and speaks_for(evidence, surely=True):
-        return True
+    if received.summed or (case.seen and speaks_for(evidence, surely=True)):
+        return _Grounds.UPDATE
     # Few products and the rank together, or the rank alone where there are none.
     few = not case.seen or (speaks_for(evidence) and float(evidence.sum()) <= math.log(ACCIDENTS))
     if received.fine and few and 0 < received.span().rank <= round(received.expected or 0):
-        return True
+        return _by_number(case, True)
     return _would_show(case)
 
 
-def _would_show(case: _Case) -> bool:
+def _by_number(case: _Case, holds: bool) -> _Grounds:
+    """The declared number, unless a neuron contradicts it."""
+    counted, received = case.counted, case.received
+    if not holds:
+        return _Grounds.NONE
+    if received.summed:  # two that are nearly alike count twice in a sum, whatever was declared
+        return _Grounds.UPDATE
+    halved = half_fired(received.signals, counted.features, counted.labels, counted.step, received.left)
+    return _Grounds.NONE if halved else _Grounds.NUMBER
+
+
+def _would_show(case: _Case) -> _Grounds:
     """Whether the declared number is that of the update, and near copies would have raised its rank."""
     received = case.received
     if not case.declared or received.number is None:
-        return False
+        return _Grounds.NONE
     span = received.span()
-    return 0 < span.rank <= received.number and case.near.shown(span)
+    shown = 0 < span.rank <= received.number and case.near.shown(span)
+    return _Grounds.UPDATE if shown else _Grounds.NONE

@@ -92,6 +92,7 @@ def plain_readings(
         read,
         claimed=claims.claimed,
         confidence=1.0 / (1.0 + claims.mismatch / HALF_SURE),
+        if_declared=claims.if_declared,
         notes=(*_notes(layer, gradient, readings, exchange, known, claims), *decoded.notes),
     )
     return merge_claims(read, known.input)

@@ -90,12 +90,14 @@ def unite(better: Reconstruction, plain: Reconstruction, spec: InputSpec) -> Rec
     same = near(theirs, mine, _SAME * unit)
     vouched = (same & (_of(plain.claimed).to(known.device) & ~known).unsqueeze(1)).any(0).cpu()
     more = _selected(plain, ~(known | same.any(1)).cpu())
+    plain_adds = bool(vouched.any()) or bool(_of(more.claimed).any())
     return replace(
         better,
         values=torch.cat([values, more.values]),
         claimed=torch.cat([better.claimed.cpu() | vouched, _of(more.claimed)]),
         confidence=torch.cat([_of(better.confidence), _of(more.confidence).to(_of(better.confidence))]),
         support=_supports(better, more),
+        if_declared=better.if_declared or (plain.if_declared and plain_adds),
     )
 
 

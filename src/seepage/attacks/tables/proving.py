@@ -106,6 +106,8 @@ def reconstruction(rows: Rows, exchange: Exchange, known: Knowledge) -> Reconstr
         confidence=torch.where(claimed, 1.0, EXPLAINING if proven else 0.0).double().cpu(),
         label_counts=label_counts,
         complete=complete,
+        # The mean of rows that differ in a number is a row; that of two categories is none.
+        if_declared=bool(claimed.any()) and rows.error.shape[1] > 0,
         notes=tuple(notes),
     )
 

@@ -12,6 +12,8 @@ from seepage.attacks.proof import shares, unexplained
 from seepage.attacks.text.encoder import read_encoder
 from seepage.attacks.text.ends import classes, last_tokens
 from seepage.attacks.text.growing import SAMPLE, Reader, grow, reader, tokens_at
+from seepage.attacks.text.likely_words import likely_words
+from seepage.attacks.text.local_steps import mean_gradient, several_steps
 from seepage.attacks.text.span import Span
 from seepage.attacks.text.targets import token_targets
 from seepage.core.errors import NotApplicable
@@ -22,13 +24,14 @@ from seepage.core.types import (
     Knowledge,
     Modality,
     Reconstruction,
-    UpdateKind,
 )
 from seepage.models.blocks import attention_of, blocks_of, reading_points
 from seepage.models.hugging_face import is_adapted
 from seepage.protocol import training_mode
 from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, PER_TOKEN, TOKEN_CLASS
 
+REFINEMENTS = 4
+"""Rounds of reading what the loss wanted, after several steps: the last tokens settle in two."""
 _TIMES = 10.0
 """How much more than what is left a token's share of the update must be. Derived: `peeling.BEYOND`, ten root
 mean squares."""
@@ -58,32 +61,54 @@ class ExactText(PerUpdateAttack):
         device = next(model.parameters()).device
         vocabulary, length = int(known.input.vocabulary or 0), known.input.shape[0]
         sample = torch.randint(vocabulary, (min(SAMPLE, vocabulary),), generator=generator).to(device)
-        first, second = (_reader(model, block, tensors, sample) for block in (0, 1))
+        soft, causal = several_steps(exchange.update, known.local), is_causal(model)
+        if soft and not causal:
+            raise NotApplicable(
+                "an encoder's sentences are put together from one step's gradient, and clients take several "
+                "local steps: 'embedding_rows' reads their tokens. That nothing was read here does not mean "
+                "that nothing leaks."
+            )
+        try:
+            first, second = (_reader(model, block, tensors, sample, soft=soft) for block in (0, 1))
+        except NotApplicable as reason:
+            words = likely_words(model, tensors, known.input) if is_adapted(model) else None
+            if words is None:
+                raise
+            return _nothing(
+                known, [f"No text is read, for {reason}", _LIKELY.format(int(words.sum()))], words
+            )
         said: list[str] = []
-        if is_causal(model):
-            found = grow(second, tokens_at(first, length, vocabulary))
+        if causal:
+            candidates = tokens_at(first, length, vocabulary)
+            found = grow(second, candidates, most=exchange.update.num_examples)
             ids = torch.full((len(found), length), PADDING, dtype=torch.long, device=device)
-            for row, tokens in zip(ids, sorted(found), strict=True):
+            # of several mini-batches the first was read by the model that is known, and lies nearest
+            for row, (_, tokens) in zip(ids, found, strict=True):
                 row[: len(tokens)] = torch.tensor(tokens, device=device)
         else:
             ids, said = read_encoder(first, second, tensors, known.input)
         span = first.tests[0].span
         notes = [
-            f"The first block's gradient has rank {span.rank} of "
+            f"Several local steps have no clear rank; {len(ids)} sentences lie nearest to the blocks' spans."
+            if soft
+            else f"The first block's gradient has rank {span.rank} of "
             f"{span.outside.shape[0]}; {len(ids)} sentences lie in the second block's span.",
             *said,
         ]
         if len(ids):
             return _settled(exchange, known, ids, notes)
-        if second.tests[0].span.rank < span.rank:
+        if not soft and second.tests[0].span.rank < span.rank:
             notes.append(
                 f"The second block's gradient has rank {second.tests[0].span.rank}, which lacks some tokens: "
                 "a classifier's last block is read by one token of each text alone."
             )
-        return _nothing(known, notes)
+        words = likely_words(model, tensors, known.input) if is_adapted(model) else None
+        return _nothing(known, notes, words)
 
 
-def _reader(model: nn.Module, block: int, tensors: Mapping[str, Tensor], sample: Tensor) -> Reader:
+def _reader(
+    model: nn.Module, block: int, tensors: Mapping[str, Tensor], sample: Tensor, *, soft: bool
+) -> Reader:
     points = reading_points(model, block, tensors)
     which = "first" if block == 0 else "second"
     if not points:
@@ -92,7 +117,12 @@ def _reader(model: nn.Module, block: int, tensors: Mapping[str, Tensor], sample:
             "clients that train these blocks, or adapters in them, can be read."
         )
     rounding = max(torch.finfo(tensors[name].dtype).eps for point in points for name in point.weights)
-    spans = [Span.of(point.gradient(tensors), rounding=rounding) for point in points]
+    gradients = [point.gradient(tensors) for point in points]
+    # adapters have fewer rows than features, and what the first ones read stays as it is
+    spans = [
+        Span.softened(g) if soft and len(g) >= g.shape[1] else Span.of(g, rounding=rounding)
+        for g in gradients
+    ]
     # Adapters of queries never see a text's first token: softmax over one key has no gradient.
     most = max((span.rank for span in spans if span is not None), default=0)
     clear = [
@@ -100,7 +130,7 @@ def _reader(model: nn.Module, block: int, tensors: Mapping[str, Tensor], sample:
         for point, span in zip(points, spans, strict=True)
         if span is not None and not span.full and span.rank == most
     ]
-    widths = sorted({len(point.gradient(tensors).T) for point in points})
+    widths = sorted({len(gradient.T) for gradient in gradients})
     found = reader(model, [p for p, _ in clear], [s for _, s in clear], sample) if clear else None
     if found is None:
         raise NotApplicable(
@@ -132,30 +162,21 @@ def is_causal(model: nn.Module) -> bool:
 
 def _settled(exchange: Exchange, known: Knowledge, ids: Tensor, notes: list[str]) -> Reconstruction:
     """Last tokens or classes, and then the update of these texts beside the one that was sent."""
-    model = exchange.broadcast.model
-    gradients = _gradients(exchange, known)
-    labels, targets = torch.zeros(len(ids), dtype=torch.long, device=ids.device), None
-    if known.loss == NEXT_TOKEN:
-        behind = None if gradients is None else last_tokens(model, ids, gradients)
-        if behind is None:
-            notes.append("The last token of each text, which nothing is predicted from, could not be read.")
-        else:
-            ids = ids.clone()
-            ends = (ids != PADDING).sum(dim=1)
-            fits = ends < ids.shape[1]
-            ids[fits.nonzero().squeeze(1), ends[fits]] = behind[fits]
-    elif known.loss in PER_TOKEN:
-        targets = None if gradients is None else token_targets(model, ids, gradients)
-        if targets is None:
-            notes.append(f"What the loss ({known.loss}) wants of each token could not be read.")
-    elif gradients is not None and (inferred := classes(model, ids, gradients)) is not None:
-        labels = inferred
-    fed = Batch(ids, labels, targets)
-    left = None if known.loss in _TARGETED and targets is None else unexplained(exchange, known, fed)
+    rounding = max(torch.finfo(t.dtype).eps for t in exchange.update.tensors.values())
+    fed, left, said = _fitted(exchange, known, ids, None)
+    notes += said
+    if several_steps(exchange.update, known.local):
+        for _ in range(REFINEMENTS):
+            if left is None or left <= rounding**0.5:
+                break
+            other, less, _ = _fitted(exchange, known, ids, fed)
+            if less is None or less >= left:
+                break
+            fed, left = other, less
+    ids, labels, targets = fed.inputs, fed.labels, fed.targets
     if known.loss == MASKED_TOKEN:
         ids, said = _unmasked(ids, targets, known)
         notes += said
-    rounding = max(torch.finfo(t.dtype).eps for t in exchange.update.tensors.values())
     proven = left is not None and left <= rounding**0.5
     claimed = torch.zeros(len(ids), dtype=torch.bool)
     if left is not None and proven:
@@ -178,6 +199,33 @@ def _settled(exchange: Exchange, known: Knowledge, ids: Tensor, notes: list[str]
     )
 
 
+def _fitted(
+    exchange: Exchange, known: Knowledge, ids: Tensor, guess: Batch | None
+) -> tuple[Batch, float | None, list[str]]:
+    """The texts with what the loss wants of them (last tokens, targets or classes, by the last layers), and
+    what they leave of the update; guess: what they were taken for before."""
+    found = mean_gradient(exchange, known, guess)
+    labels, targets, notes = torch.zeros(len(ids), dtype=torch.long, device=ids.device), None, []
+    if known.loss == NEXT_TOKEN:
+        behind = None if found is None else last_tokens(found[0], ids, found[1])
+        if behind is None:
+            notes.append("The last token of each text, which nothing is predicted from, could not be read.")
+        else:
+            ids = ids.clone()
+            ends = (ids != PADDING).sum(dim=1)
+            fits = ends < ids.shape[1]
+            ids[fits.nonzero().squeeze(1), ends[fits]] = behind[fits]
+    elif known.loss in PER_TOKEN:
+        targets = None if found is None else token_targets(found[0], ids, found[1])
+        if targets is None:
+            notes.append(f"What the loss ({known.loss}) wants of each token could not be read.")
+    elif found is not None and (inferred := classes(found[0], ids, found[1])) is not None:
+        labels = inferred
+    fed = Batch(ids, labels, targets)
+    unknown = known.loss in _TARGETED and targets is None
+    return fed, None if unknown else unexplained(exchange, known, fed), notes
+
+
 _TARGETED = (MASKED_TOKEN, TOKEN_CLASS)
 
 
@@ -191,19 +239,18 @@ def _unmasked(ids: Tensor, targets: Tensor | None, known: Knowledge) -> tuple[Te
     ]
 
 
-def _gradients(exchange: Exchange, known: Knowledge) -> Mapping[str, Tensor] | None:
-    """The gradient by name, or None where the update is not one times a known factor."""
-    update, local = exchange.update, known.local
-    if update.kind is UpdateKind.GRADIENT:
-        return update.tensors
-    if local is None or local.num_steps(update.num_examples or 1) != 1 or local.weight_decay:
-        return None
-    return {name: -tensor / local.lr for name, tensor in update.tensors.items()}
-
-
-def _nothing(known: Knowledge, notes: list[str]) -> Reconstruction:
+def _nothing(known: Knowledge, notes: list[str], words: Tensor | None = None) -> Reconstruction:
     empty = torch.zeros(0, *known.input.shape, dtype=torch.long)
-    return Reconstruction(values=empty, claimed=empty.new_zeros(0, dtype=torch.bool), notes=tuple(notes))
+    claimed = empty.new_zeros(0, dtype=torch.bool)
+    if words is not None:
+        notes.append(_LIKELY.format(int(words.sum())))
+    return Reconstruction(values=empty, claimed=claimed, words=words, notes=tuple(notes))
+
+
+_LIKELY = (
+    "{} tokens stand out from the vocabulary, as those do that the adapters read: they are likely to be in "
+    "the texts, without a proof and without their places."
+)
 
 
 def exact_text() -> ExactText:

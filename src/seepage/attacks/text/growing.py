@@ -6,7 +6,7 @@ alone, so a prefix is right if and only if its last token's features lie in that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,11 @@ SAMPLE = 256
 """Tokens that show how far from a span what is not in it usually lies."""
 MOST_REPEATS = 4
 """Times that a text may begin with the same token. Cost: one more beginning for every text."""
+TIMES_USUAL = 3.0
+"""How much farther than usual a true beginning may lie from a soft span: at most 2.8 times as far (see
+`span.SOFT_SHARE`), wrong ones 2.1 to 9 times."""
+NEAR = 0.3
+"""Of what passes, a distance from a soft span at which no wrong beginning was seen there: from .57 on."""
 MOST_PREFIXES = 512
 """At one position: with more, the test tells nothing apart."""
 
@@ -43,6 +48,16 @@ class Reader:
             kept[where] = test.passed(features[where, -1])
         return kept
 
+    def distance(self, read: list[Tensor]) -> Tensor:
+        """(n,) of the last position: its largest distance over the points, in units of what passes."""
+        each = [t.span.residual(f[:, -1]) / t.tolerance for t, f in zip(self.tests, read, strict=True)]
+        return torch.stack(each).amax(dim=0)
+
+    @property
+    def soft(self) -> bool:
+        """Distances tell less and more likely beginnings, and no bound is known."""
+        return any(test.span.soft for test in self.tests)
+
 
 def reader(model: nn.Module, points: list[Point], spans: list[Span], sample: Tensor) -> Reader | None:
     """The points where features can be told apart; None where there is none.
@@ -56,32 +71,38 @@ def reader(model: nn.Module, points: list[Point], spans: list[Span], sample: Ten
 
 
 def tokens_at(first: Reader, positions: int, vocabulary: int) -> Iterator[Tensor]:
-    """For each position the tokens whose features the first block may have read there.
+    """For each position the tokens whose features the first block may have read there."""
+    for kept in over_vocabulary(first.model, first.points, positions, vocabulary, first.passed):
+        yield kept.nonzero().squeeze(1)
+
+
+def over_vocabulary(
+    model: nn.Module,
+    points: list[Point],
+    positions: int,
+    vocabulary: int,
+    judge: Callable[[list[Tensor]], Tensor],
+) -> Iterator[Tensor]:
+    """For each position (vocabulary,): what `judge` says of each token's features there, (n, 1, features).
 
     Where positions do not enter the features (rotary ones come later), one look is for all of them.
     """
-    device = next(first.model.parameters()).device
+    device = next(model.parameters()).device
     every = torch.arange(vocabulary, device=device)
 
     def look(position: int) -> Tensor:
         place = torch.full((1, 1), position, device=device)
-        kept = [
-            first.passed(
-                read_at(
-                    first.model,
-                    first.points,
-                    input_ids=some[:, None],
-                    position_ids=place.expand(len(some), 1),
+        return torch.cat(
+            [
+                judge(
+                    read_at(model, points, input_ids=some[:, None], position_ids=place.expand(len(some), 1))
                 )
-            )
-            for some in every.split(VOCABULARY_CHUNK)
-        ]
-        return every[torch.cat(kept)]
+                for some in every.split(VOCABULARY_CHUNK)
+            ]
+        )
 
     two = torch.zeros(2, 1, dtype=torch.long, device=device)
-    apart = read_at(
-        first.model, first.points, input_ids=two, position_ids=torch.tensor([[0], [1]], device=device)
-    )
+    apart = read_at(model, points, input_ids=two, position_ids=torch.tensor([[0], [1]], device=device))
     alike = all(torch.equal(features[0], features[1]) for features in apart)
     found = look(0)
     yield found
@@ -89,16 +110,34 @@ def tokens_at(first: Reader, positions: int, vocabulary: int) -> Iterator[Tensor
         yield found if alike else look(position)
 
 
-def grow(second: Reader, candidates: Iterator[Tensor]) -> list[list[int]]:
-    """The longest prefixes that pass, in no particular order."""
-    ended: list[list[int]] = []
+def grow(
+    second: Reader, candidates: Iterable[Tensor], *, most: int | None = None
+) -> list[tuple[float, list[int]]]:
+    """The longest prefixes that pass, each behind its largest distance (0 where nothing but passing counts).
+
+    most: how many texts there are, where that is known: of a soft span no more are kept, the nearest.
+    """
+    ended: list[tuple[float, list[int]]] = []
     prefixes: Tensor | None = None
+    device = next(second.model.parameters()).device
+    worst, usual = torch.zeros(1, device=device), torch.zeros(0, device=device)
     for tokens in candidates:
-        extended = _extended(second, prefixes, tokens)
+        extended, far, before = _extended(second, prefixes, tokens)
+        if second.soft and len(far):
+            so_far = torch.cat([usual, far.sort().values[:most]])
+            near = far <= (TIMES_USUAL * so_far.median()).clamp_min(NEAR)
+            extended, far, before = extended[near], far[near], before[near]
+            usual = torch.cat([usual, far])
         if prefixes is not None:
-            going_on = {tuple(row) for row in extended[:, :-1].tolist()}
-            ended += [row for row in prefixes.tolist() if tuple(row) not in going_on]
-        prefixes = extended
+            over = sorted(set(range(len(prefixes))) - set(before.tolist()))
+            ended += [(float(worst[i]), prefixes[i].tolist()) for i in over]
+        prefixes, worst = extended, torch.maximum(worst[before], far)
+        if second.soft:
+            # one token over and over comes beside all others, see `_repeats_too_often`
+            same = (prefixes == prefixes[:, :1]).all(dim=1)
+            order = (worst + torch.where(same, -torch.inf, 0.0)).argsort()
+            nearest = order[: None if most is None else most + int(same.sum())]
+            prefixes, worst = prefixes[nearest], worst[nearest]
         if len(prefixes) > MOST_PREFIXES:
             raise NotApplicable(
                 f"more than {MOST_PREFIXES} beginnings of sentences fit the second block's gradient, so that "
@@ -106,34 +145,37 @@ def grow(second: Reader, candidates: Iterator[Tensor]) -> list[list[int]]:
             )
         if len(prefixes) == 0:
             break
-    return _without_repeats(ended if prefixes is None else ended + prefixes.tolist())
+    if prefixes is not None:
+        ended += zip(worst.tolist(), prefixes.tolist(), strict=True)
+    return _without_repeats(sorted(ended))[: most if second.soft else None]
 
 
-def _extended(second: Reader, prefixes: Tensor | None, tokens: Tensor) -> Tensor:
-    """(m, t + 1): prefixes (n, t) with one of the tokens behind them, where they pass."""
+def _extended(second: Reader, prefixes: Tensor | None, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(m, t + 1): prefixes (n, t) with one of the tokens behind them, where they pass; (m,) their distance,
+    0 where nothing but passing counts; and (m,) which prefix each goes on from."""
     if len(tokens) == 0:
-        return tokens.new_zeros(0, 1 if prefixes is None else prefixes.shape[1] + 1)
-    if prefixes is None:
-        return tokens[second.passed(read_at(second.model, second.points, input_ids=tokens[:, None]))][:, None]
-    kept: list[Tensor] = []
-    keys, values = _attended(second, prefixes)
-    which = torch.arange(len(prefixes), device=prefixes.device).repeat_interleave(len(tokens))
-    added = tokens.repeat(len(prefixes))
+        return tokens.new_zeros(0, 1), tokens.new_zeros(0).float(), tokens
+    kept: list[tuple[Tensor, Tensor, Tensor]] = []
+    past = None if prefixes is None else _attended(second, prefixes)
+    which = torch.arange(1 if prefixes is None else len(prefixes), device=tokens.device)
+    added = tokens.repeat(len(which))
+    which = which.repeat_interleave(len(tokens))
     for rows, some in zip(which.split(PREFIX_CHUNK), added.split(PREFIX_CHUNK), strict=True):
-        past = _cache()
-        past.update(keys[rows], values[rows], 0)
-        read = read_at(
-            second.model,
-            second.points,
-            input_ids=some[:, None],
-            attention_mask=some.new_ones(len(some), prefixes.shape[1] + 1),
-            past_key_values=past,
-            use_cache=True,
-        )
+        inputs: dict[str, Any] = {"input_ids": some[:, None]}
+        if past is not None and prefixes is not None:
+            cache = _cache()
+            cache.update(past[0][rows], past[1][rows], 0)
+            there = some.new_ones(len(some), prefixes.shape[1] + 1)
+            inputs |= {"attention_mask": there, "past_key_values": cache, "use_cache": True}
+        read = read_at(second.model, second.points, **inputs)
         passed = second.passed(read)
-        kept.append(torch.cat([prefixes[rows[passed]], some[passed][:, None]], dim=1))
-    found = torch.cat(kept)
-    return found[~_repeats_too_often(found)]
+        read = [features[passed] for features in read]
+        far = second.distance(read) if second.soft else read[0].new_zeros(len(read[0]))
+        begun = some.new_zeros(len(far), 0) if prefixes is None else prefixes[rows[passed]]
+        kept.append((torch.cat([begun, some[passed][:, None]], dim=1), far, rows[passed]))
+    found, far, before = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    fine = ~_repeats_too_often(found)
+    return found[fine], far[fine], before[fine]
 
 
 def _repeats_too_often(prefixes: Tensor) -> Tensor:
@@ -142,10 +184,10 @@ def _repeats_too_often(prefixes: Tensor) -> Tensor:
     return (prefixes == prefixes[:, :1]).all(dim=1) & (prefixes.shape[1] > MOST_REPEATS)
 
 
-def _without_repeats(ended: list[list[int]]) -> list[list[int]]:
+def _without_repeats(ended: list[tuple[float, list[int]]]) -> list[tuple[float, list[int]]]:
     """Without what is one token over and over, where that token begins another text."""
-    begins = [row[0] for row in ended if len(set(row)) > 1]
-    return [row for row in ended if len(row) == 1 or len(set(row)) > 1 or row[0] not in begins]
+    begins = [row[0] for _, row in ended if len(set(row)) > 1]
+    return [(far, row) for far, row in ended if len(row) == 1 or len(set(row)) > 1 or row[0] not in begins]
 
 
 def _attended(second: Reader, prefixes: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """What a kept result depends on: data, the model as it behaves, and the code and packages that computed it.
 
-Audits, studies and the papers' tables take a kept result only where all of this is as it was. The guide says
-what it cannot see.
+Audits, studies and the papers' tables take a kept result only where all of this is as it was.
+docs/run-folder.md says what it cannot see.
 """
 
 from seepage.engine.identity.code import CodeReader

@@ -17,6 +17,7 @@ from seepage.engine.identity.functions import MAIN
 from seepage.engine.identity.hashing import digest, is_plain
 
 _EXAMPLES = 4
+_TORCH_S = frozenset(vars(nn.Module()))
 _NOT_REPEATABLE = "two runs on the same inputs differ"
 
 
@@ -48,8 +49,11 @@ def _kind(module: nn.Module) -> str:
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """Plain attributes: strides, slopes, a user's own switches."""
-    return {name: value for name, value in vars(module).items() if is_plain(value)}
+    """Plain attributes: strides, slopes, a user's own switches.
+
+    Not torch's own tables: those of hooks are numbered by how many hooks this process has ever made.
+    """
+    return {name: value for name, value in vars(module).items() if name not in _TORCH_S and is_plain(value)}
 
 
 def behaviour(model: nn.Module, spec: InputSpec) -> tuple[str, ...]:

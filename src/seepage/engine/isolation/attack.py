@@ -286,6 +286,7 @@ def _reconstruction(answer: Any) -> Reconstruction:
             label_counts=_optional(answer, "label_counts"),
             words=_optional(answer, "words", torch.bool),
             complete=None if complete is None else bool(complete),
+            if_declared=bool(answer["if_declared"]),
             notes=tuple(str(note) for note in answer["notes"]),
         )
     except (KeyError, TypeError, ValueError) as error:

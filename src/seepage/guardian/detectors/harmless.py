@@ -18,8 +18,7 @@ from seepage.protocol import training_mode
 Behaviour = Callable[[nn.Module, "Probe"], Reading]
 
 _GRAIN = 4
-"""Pixels a side for each random value of smooth noise. Tested:
-test_constants_of_detectors_lie_on_a_plateau."""
+"""Pixels a side for each random value of smooth noise. No plateau test yet."""
 
 
 class Probe:
@@ -80,7 +79,8 @@ def behaviour_detector(
     def detect(broadcast: Broadcast) -> Finding:
         if spec is None:
             raise NotApplicable(
-                "the shape of the inputs is not known, so the model could not be run: give its InputSpec."
+                "the shape of the inputs is not known, so the model could not be run: give its "
+                "InputSpec (on the command line: --model and --sample)."
             )
         tensors_of(broadcast.model)
         with training_mode(broadcast.model, False):

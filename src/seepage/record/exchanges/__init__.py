@@ -13,7 +13,7 @@ from seepage.record.exchanges.info import (
     LocalTrainingInfo,
     exchange_name,
 )
-from seepage.record.exchanges.reading import RecordedExchange, RecordedFolder
+from seepage.record.exchanges.reading import Known, RecordedExchange, RecordedFolder
 from seepage.record.exchanges.writing import Recorder
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "ExchangeInfo",
     "ExchangeKind",
     "InputInfo",
+    "Known",
     "LocalTrainingInfo",
     "RecordedExchange",
     "RecordedFolder",

@@ -47,6 +47,8 @@ class LocalTrainingInfo(Record):
     epochs: Count | None = None
     steps: Count | None = None
     """Local steps in all."""
+    shuffle: bool | None = None
+    """Whether the client went through its examples in an order that the server does not know."""
     momentum: Finite | None = None
     weight_decay: Finite | None = None
     schedule: Literal["constant", "linear", "cosine"] | None = None

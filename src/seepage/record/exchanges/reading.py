@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -18,7 +18,17 @@ from torch import Tensor, nn
 
 from seepage.core.errors import LogError
 from seepage.core.types import Broadcast, Exchange, Update, UpdateKind
-from seepage.record.exchanges.info import FORMAT_VERSION, INFO, MODEL, NAME, UPDATE, ExchangeInfo, Part
+from seepage.record.exchanges.info import (
+    FORMAT_VERSION,
+    INFO,
+    MODEL,
+    NAME,
+    UPDATE,
+    ExchangeInfo,
+    LocalTrainingInfo,
+    Part,
+    exchange_name,
+)
 from seepage.record.sealing import file_checksum
 
 _MOST_JSON = 64 * 2**20
@@ -32,24 +42,52 @@ class _Version(BaseModel):
 
 
 @dataclass(frozen=True)
+class Known:
+    """What is known of the exchanges of a folder besides what their JSON says, or better."""
+
+    examples: int | None = None
+    local: LocalTrainingInfo = field(default_factory=LocalTrainingInfo)
+
+    def added_to(self, info: ExchangeInfo) -> ExchangeInfo:
+        """
+        >>> recorded = ExchangeInfo(kind="delta", round=1, client=0, dtype="float32", local={"steps": 2})
+        >>> found = Known(examples=8, local=LocalTrainingInfo(lr=0.1)).added_to(recorded)
+        >>> found.examples, found.local.lr, found.local.steps
+        (8, 0.1, 2)
+        """
+        said = self.local.model_dump(exclude_none=True)
+        local = info.local.model_copy(update=said)
+        examples = info.examples if self.examples is None else self.examples
+        return info.model_copy(update={"local": local, "examples": examples})
+
+
+@dataclass(frozen=True)
 class RecordedExchange:
-    """One exchange of a folder. Its tensors are read when they are asked for, and not kept."""
+    """One exchange of a folder. What it is made of is read when it is asked for, and not kept."""
 
     folder: Path
-    info: ExchangeInfo
+    round: int
+    client: int
+    known: Known = Known()
 
     @property
     def name(self) -> str:
-        return self.info.name
+        return exchange_name(self.round, self.client)
+
+    @property
+    def info(self) -> ExchangeInfo:
+        """The JSON, and in its place what is known besides."""
+        return self.known.added_to(_read_info(self.folder, self.name))
 
     @property
     def digest(self) -> str:
         """Of all three files."""
-        known = {part: self._checksum(part) for part in _ENDS}
-        return hashlib.sha256(f"{known}{self.info.model_dump_json()}".encode()).hexdigest()
-
-    def _checksum(self, part: Part) -> str | None:
-        return self.info.checksums.get(part) or file_checksum(self.folder / (self.name + _ENDS[part]))
+        info = self.info
+        sums = {
+            part: info.checksums.get(part) or file_checksum(self.folder / (self.name + end))
+            for part, end in _ENDS.items()
+        }
+        return hashlib.sha256(f"{sums}{info.model_dump_json()}".encode()).hexdigest()
 
     def tensors(self, part: Part) -> dict[str, Tensor]:
         """The model that was sent, or the update that came back."""
@@ -83,7 +121,7 @@ class RecordedExchange:
 
         Parameters that the update lacks were not trained or not sent, and are frozen in the model.
         """
-        sent, answer = self.tensors("model"), self.tensors("update")
+        info, sent, answer = self.info, self.tensors("model"), self.tensors("update")
         fit(model, sent, f"{self.name}{MODEL}")
         parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
         _refuse_strangers(answer, own_tensors(model), f"{self.name}{UPDATE}")
@@ -91,23 +129,21 @@ class RecordedExchange:
             raise LogError(f"'{self.name}{UPDATE}' has none of the model's parameters: nothing can be read.")
         for name, parameter in parameters.items():
             parameter.requires_grad_(name in answer and parameter.is_floating_point())
-        tensors = {n: self._change(answer[n], p) for n, p in parameters.items() if n in answer}
-        kind = UpdateKind.GRADIENT if self.info.kind == "gradient" else UpdateKind.DELTA
-        moved = {n: self._buffer(answer[n], b) for n, b in buffers.items() if n in answer}
+        values = {
+            n: answer[n].to(t.device, t.dtype) for n, t in {**parameters, **buffers}.items() if n in answer
+        }
+        tensors = {n: values[n] for n in parameters if n in values}
+        if info.kind == "weights":
+            tensors = {n: t - parameters[n].detach() for n, t in tensors.items()}
+        moved = {n: values[n] for n in buffers if n in values}
+        if info.buffers == "differences" and info.kind != "weights":
+            moved = {n: buffers[n].detach() + t for n, t in moved.items()}
+        kind = UpdateKind.GRADIENT if info.kind == "gradient" else UpdateKind.DELTA
         return Exchange(
-            broadcast=Broadcast(model, self.info.round),
-            update=Update(kind=kind, tensors=tensors, num_examples=self.info.examples, buffers=moved or None),
-            clients=(self.info.client,),
+            broadcast=Broadcast(model, info.round),
+            update=Update(kind=kind, tensors=tensors, num_examples=info.examples, buffers=moved or None),
+            clients=(info.client,),
         )
-
-    def _change(self, value: Tensor, received: Tensor) -> Tensor:
-        value = value.to(received.device, received.dtype)
-        return value - received.detach() if self.info.kind == "weights" else value
-
-    def _buffer(self, value: Tensor, received: Tensor) -> Tensor:
-        value = value.to(received.device, received.dtype)
-        differs = self.info.buffers == "differences" and self.info.kind != "weights"
-        return received.detach() + value if differs else value
 
 
 @dataclass(frozen=True)
@@ -130,19 +166,18 @@ class RecordedFolder:
 
     @classmethod
     def open(cls, path: Path | str) -> RecordedFolder:
-        """Read what is known of every exchange; the tensors stay on disk."""
+        """Check what is known of every exchange; all of it stays on disk."""
         folder = Path(path)
         if not folder.is_dir():
             raise LogError(f"'{folder}' is no folder: give one with recorded exchanges.")
         names = [p.name.removesuffix(INFO) for p in folder.iterdir() if p.name.endswith(INFO)]
-        infos = [_read_info(folder, name) for name in names if NAME.fullmatch(name)]
-        if not infos:
+        places = sorted(_place(_read_info(folder, name)) for name in names if NAME.fullmatch(name))
+        if not places:
             raise LogError(
                 f"'{folder}' has no recorded exchange, that is, no file like round0001-client0001.json: "
                 "record some, or make one of an update file with seepage import."
             )
-        infos.sort(key=lambda info: (info.round, info.client))
-        return cls(folder, tuple(RecordedExchange(folder, info) for info in infos))
+        return cls(folder, tuple(RecordedExchange(folder, *place) for place in places))
 
     def __len__(self) -> int:
         return len(self.exchanges)
@@ -152,6 +187,10 @@ class RecordedFolder:
 
     def __getitem__(self, number: int) -> RecordedExchange:
         return self.exchanges[number]
+
+
+def _place(info: ExchangeInfo) -> tuple[int, int]:
+    return info.round, info.client
 
 
 def _read_info(folder: Path, name: str) -> ExchangeInfo:

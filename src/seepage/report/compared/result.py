@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seepage.core.errors import SpecError
-from seepage.record import AttackSummary, AuditLog, summarise
+from seepage.record import AttackSummary, AuditLog, plain, summarise
 from seepage.report.compared.difference import Difference, Word, difference
 from seepage.report.compared.settings import Rows, changed, circumstances
 from seepage.report.compared.sides import Side, counted, sides, worst
@@ -105,7 +105,7 @@ class Comparison:
                     "run": change.name,
                     "answer": change.word,
                     "said": change.said,
-                    "difference": None if change.difference is None else change.difference.model_dump(),
+                    "difference": plain(change.difference),
                     "not_measured": list(change.gaps),
                 }
                 for change in self.changes
@@ -114,7 +114,7 @@ class Comparison:
                 {
                     "name": line.name,
                     "runs": [None if side is None else _side_json(side) for side in line.sides],
-                    "differences": [None if one is None else one.model_dump() for one in line.differences],
+                    "differences": plain(line.differences),
                 }
                 for line in self.lines
             ],
@@ -294,7 +294,7 @@ def _run_json(run: Run) -> dict[str, Any]:
 
 
 def _side_json(side: Side) -> dict[str, Any]:
-    found = None if side.leak is None else side.leak.model_dump(mode="json", exclude={"adaptive"})
+    found = None if side.leak is None else plain(side.leak.model_dump(exclude={"adaptive"}))
     return {"status": side.status, "reason": side.reason, "leak": found}
 
 

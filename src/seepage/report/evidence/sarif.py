@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from typing import Any
+from urllib.parse import quote
 
 from seepage import __version__
 from seepage.core.unloaded import written
 from seepage.names.attacks import ATTACKS
+from seepage.record import plain
 from seepage.report.evidence.findings import AttackFinding, Evidence
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -33,7 +35,8 @@ def sarif_text(found: Evidence) -> str:
         "results": [_result(one, rules, found) for one in found.findings],
         "properties": {"verdict": found.verdict.outcome, "headline": found.verdict.headline},
     }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+    whole = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(whole, indent=2, allow_nan=False) + "\n"
 
 
 def _rule(name: str) -> dict[str, Any]:
@@ -43,7 +46,7 @@ def _rule(name: str) -> dict[str, Any]:
 
 
 def _result(one: AttackFinding, rules: list[str], found: Evidence) -> dict[str, Any]:
-    place = found.about or "seepage"
+    place = quote(found.about or "seepage", safe="/")  # a URI, relative to the folder of the command
     name = one.summary.attack.name
     same = hashlib.sha256(f"{found.log.header.title} {one.summary.attack.key}".encode()).hexdigest()
     return {
@@ -57,7 +60,7 @@ def _result(one: AttackFinding, rules: list[str], found: Evidence) -> dict[str, 
         "properties": {
             "examples": one.summary.examples,
             "exact": one.summary.exact,
-            "scores": {name: score.model_dump(mode="json") for name, score in one.summary.scores.items()},
-            "baseline": {name: score.model_dump(mode="json") for name, score in one.summary.baseline.items()},
+            "scores": plain(one.summary.scores),
+            "baseline": plain(one.summary.baseline),
         },
     }

@@ -12,7 +12,18 @@ import numpy as np
 from pydantic import ValidationError
 
 from seepage.core.errors import LogError
-from seepage.record import BASELINE, TRAINING, AuditLog, Cell, Column, Estimate, Layout, LayoutRow, RunLog
+from seepage.record import (
+    BASELINE,
+    TRAINING,
+    AuditLog,
+    Cell,
+    Column,
+    Estimate,
+    Layout,
+    LayoutRow,
+    RunLog,
+    plain,
+)
 from seepage.report.published.findings import findings_in_words
 from seepage.report.words import sentence
 
@@ -255,9 +266,9 @@ def _failed(log: RunLog) -> tuple[str, ...]:
 
 def _figure_json(figure: Figure, column: Column) -> dict[str, Any]:
     return {
-        **figure.estimate(column.unit).model_dump(mode="json"),
-        "values": list(figure.values),
+        **plain(figure.estimate(column.unit)),
+        "values": plain(figure.values),
         "paper": figure.paper,
-        "difference": figure.difference,
+        "difference": plain(figure.difference),
         "outside_margin": figure.outside(column.margin),
     }

@@ -10,7 +10,17 @@ from statistics import fmean
 from typing import Any
 
 from seepage.core.types import INPUT_SPACE
-from seepage.record import ADAPTIVE, BASELINE, AuditLog, DefenseRecord, Estimate, Header, Record, RunLog
+from seepage.record import (
+    ADAPTIVE,
+    BASELINE,
+    AuditLog,
+    DefenseRecord,
+    Estimate,
+    Header,
+    Record,
+    RunLog,
+    plain,
+)
 from seepage.report.study.leakage import Leak, leak, value_of
 from seepage.report.study.robustness import reconstruction_bound
 
@@ -110,8 +120,8 @@ class StudyResult:
     def to_json(self) -> dict[str, Any]:
         """Header and rows for machines: plain JSON types only."""
         return {
-            "study": self.log.header.model_dump(mode="json"),
-            "rows": [row.model_dump(mode="json") for row in self.rows],
+            "study": plain(self.log.header),
+            "rows": plain(self.rows),
             "missing_cells": self.missing,
         }
 

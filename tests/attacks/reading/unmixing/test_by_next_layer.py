@@ -136,7 +136,7 @@ PLATEAU = {
     f"{DESCENT}:_DAMPING": (1 / 10, 10.0),
     f"{DESCENT}:_SMALLER": (1 / 2, 2.0),
     f"{DESCENT}:_LARGER": (1 / 2, 2.0),
-    f"{DESCENT}:_NEURONS_EACH": (2 / 3, 2.0),
+    "seepage.attacks.reading.unmixing.next_equations:_NEURONS_EACH": (2 / 3, 2.0),
 }
 
 
@@ -149,3 +149,14 @@ def test_constants_of_the_descent_lie_on_a_plateau(constant: str) -> None:
             with scaled(constant, factor):
                 result, wrong = read(model, pictures(28, 12))
             assert result.complete and wrong == 0, (factor, activation)
+
+
+@pytest.mark.parametrize("seed", [41, 42, 43])
+def test_rows_of_a_table_are_claimed_together_behind_a_tanh(seed: int) -> None:
+    """Off a grid, what is taken away leaves its error in the rest: all are told apart before any is."""
+    spec = replace(SPEC, modality=Modality.TABULAR, shape=(36,), value_range=None, mean=None, std=None)
+    torch.manual_seed(seed)
+    numbers, categories = torch.randn(14, 6), torch.randint(10, (14, 3))
+    x = torch.cat([numbers, nn.functional.one_hot(categories, 10).flatten(1).float()], dim=1)
+    result, wrong = read(network(nn.Tanh, width=100), Batch(x, torch.randint(5, (14,))), spec)
+    assert result.complete and result.claimed is not None and int(result.claimed.sum()) == 14 and wrong == 0

@@ -28,6 +28,7 @@ from seepage.attacks.reading.peeling.tolerances import (
 from seepage.attacks.reading.scale import TOGETHER, Scale
 from seepage.attacks.reading.unmixing.assemble import Unmixed
 from seepage.attacks.reading.unmixing.by_next_layer import NextLayerUnmixer
+from seepage.attacks.reading.unmixing.by_signals import SignalUnmixer
 from seepage.attacks.reading.unmixing.unmix import Unmixer
 from seepage.core.progress import Clock
 from seepage.models.precision import EXACT
@@ -45,17 +46,19 @@ class Peeling:
         *,
         unmixer: Unmixer | None,
         by_next: NextLayerUnmixer | None = None,
+        by_signals: SignalUnmixer | None = None,
         kappa: float | None,
         budget: float | None = None,
         max_rounds: int = 200,
     ) -> None:
         """unmixer: for a layer behind which a ReLU parts examples; by_next: where a linear layer follows;
-        budget: seconds for all searches together."""
+        by_signals: where what follows is smooth; budget: seconds for all searches together."""
         self.residual = residual
         self.signals = signals
         self.code = code
         self.unmixer = unmixer
         self.by_next = by_next
+        self.by_signals = by_signals
         self.budget = budget
         self._clock: Clock | None = None
         self.expected = kappa
@@ -75,6 +78,8 @@ class Peeling:
         """Those found where no neuron was alone."""
         self.by_next_layer = 0
         """Those of them that the next layer's gradient told apart."""
+        self.by_own_signals = 0
+        """Those of them that the signals which the network computes told apart."""
         self.rough: Tensor | None = None
         """(k, m) pictures of some that were told apart, but not from those that were not."""
 
@@ -130,24 +135,30 @@ class Peeling:
         rows = self.remaining()
         if rows is None:
             return self.found.select(self.found.row[:0])
-        if self.scale is not None and bool(self.found.exact.any()):
+        # Without kinks no signal is bent, and two near copies may look like a bent one of another label.
+        if self.by_signals is None and self.scale is not None and bool(self.found.exact.any()):
             new = self._certify(self._read(rows), bent=True)
             if len(new):
                 return new
         return self._unmix(rows)
 
     def _unmix(self, rows: Rows) -> Found:
-        """Where no row shows a single example: what is left by its column space, and by the next layer."""
+        """Where no row shows a single example: the next layer, signals or sparsity tell."""
         index = rows.index[rows.norm > READABLE * rows.weight_noise]
         index = index[:MOST_ROWS]
         if len(index) < SPARE:
             return self.found.select(self.found.row[:0])
         self._clock = self._clock or Clock(seconds=self.budget)
         apart, self.rough = None, None
+        whole = self.code.bounds() is None  # on an alphabet, what is taken away leaves no error
         if self.by_next is not None:
-            apart = self.by_next.unmix(self.residual, index, self.found, self._clock)
+            apart = self.by_next.unmix(self.residual, index, self.found, self._clock, whole=whole)
         new = self._told_apart(apart, rows, index)
         self.by_next_layer += len(new)
+        if len(new) == 0 and self.by_signals is not None:
+            apart = self.by_signals.unmix(self.residual, index, self.found, self._clock, whole=whole)
+            new = self._told_apart(apart, rows, index)
+            self.by_own_signals += len(new)
         if len(new) == 0 and self.unmixer is not None:
             apart = self.unmixer.unmix(self.residual, index, self.found, self._clock)
             new = self._told_apart(apart, rows, index)

@@ -99,7 +99,7 @@ def _tangled(peeling: Peeling) -> list[str]:
     if not peeling.tangled:
         return []
     if peeling.unmixer is None:
-        return [_not_by_next(peeling)]
+        return [_not_by_next(peeling), *_not_by_signals(peeling)]
     search = peeling.unmixer.search
     if search is None:
         return [
@@ -153,6 +153,22 @@ def _not_by_next(peeling: Peeling) -> str:
     )
 
 
+def _not_by_signals(peeling: Peeling) -> list[str]:
+    """Why the signals that the network computes did not do it either."""
+    if peeling.by_signals is None:
+        return []
+    if peeling.by_signals.unknown is None:
+        return [
+            "Nor were backward signals searched for in the layer's own column space: that takes two neurons "
+            "for each unknown example, no noise beyond rounding, and a network that is not too large behind "
+            "the layer."
+        ]
+    return [
+        "Nor was any found whose backward signal, as the network computes it for some label, lies in the "
+        "layer's own column space; behind piecewise linear activations such points are not searched well."
+    ]
+
+
 def _rounding(peeling: Peeling, exchange: Exchange) -> list[str]:
     """Of weight deltas, where it is what stops the peeling."""
     if exchange.update.kind is not UpdateKind.DELTA or not peeling.noisy:
@@ -196,7 +212,12 @@ def _unmixed(peeling: Peeling) -> list[str]:
             f"{by_next} had no neuron of their own: they are the points of the gradient's row space of which "
             "the next layer reads what lies in its own gradient's row space."
         )
-    if sparse := peeling.unmixed - by_next:
+    if by_own := peeling.by_own_signals:
+        notes.append(
+            f"{by_own} had no neuron of their own: they are the points of the gradient's row space whose "
+            "backward signal, as the network computes it for some label, lies in its column space."
+        )
+    if sparse := peeling.unmixed - by_next - by_own:
         followed = 0 if peeling.unmixer is None else peeling.unmixer.followed
         last = f" {followed} of them followed from the others by linear algebra." if followed else ""
         notes.append(
@@ -233,6 +254,11 @@ def _certificates(peeling: Peeling, outcome: Outcome) -> list[str]:
         notes.append(
             f"{outcome.coarse} reading(s) are not claimed: the update's numbers are rounded too coarsely to "
             "tell every value to a thousandth of its range."
+        )
+    if outcome.cut:
+        notes.append(
+            f"{outcome.cut} reading(s) are not claimed: small numbers of the update were cut to 0, so that "
+            "small values may be missing in them."
         )
     return notes
 

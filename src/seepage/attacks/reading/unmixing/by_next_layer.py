@@ -3,11 +3,8 @@
 A row of a layer without a ReLU holds every example, and no backward signal is sparse. Kariyappa et al. 2023
 (Cocktail Party) take such a mixture apart by independent components, a statistical guess. But the next
 layer's gradient spans what *it* reads of the examples, and the server knows how that follows from the example
-(`descent`): examples are the only points of the first span that the second one holds.
-
-Whose label is whose follows from the first layer's column space, in which the backward signal of an example
-with its label lies. How large its contribution is follows from the rank: G - d [x, 1] / w has one less for
-w = [x, 1] G^+ d and no other w (Wedderburn 1934).
+(`next_equations`): examples are the only points of the first span that the second one holds. The second one
+holds all of them only while there are fewer than the next layer has neurons (of an output layer, classes).
 """
 
 from __future__ import annotations
@@ -19,11 +16,13 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.reading.peeling.residual import Found, Residual
-from seepage.attacks.reading.peeling.tolerances import BEYOND, COARSE, MOST_ROWS, SURE
+from seepage.attacks.reading.peeling.tolerances import MOST_ROWS, SURE
 from seepage.attacks.reading.unmixing.assemble import Unmixed
-from seepage.attacks.reading.unmixing.descent import Roots, Span, descend, distinct
+from seepage.attacks.reading.unmixing.descent import Roots
+from seepage.attacks.reading.unmixing.gather import gather
 from seepage.attacks.reading.unmixing.mixture import Mixture, column_space, mixture_of
-from seepage.attacks.reading.unmixing.starts import starts_in
+from seepage.attacks.reading.unmixing.next_equations import Span, descend
+from seepage.attacks.reading.unmixing.told import blur
 from seepage.core.progress import Clock
 from seepage.models.between import Between
 from seepage.models.signals import ROUNDING, BackwardSignals
@@ -32,8 +31,8 @@ _ROWS_EACH = 2
 """Neurons for each unknown example below which no search is tried. Derived: of N equations, u only say where
 the span is, and u - 1 are unknowns."""
 _STARTS, _ROUNDS, _AT_ONCE = 48, 10, 8
-"""Starts at a time, how often, and the share of the unknown examples that is enough to go on with, for the
-others are easier to find when those are gone. Cost: time."""
+"""Starts at a time, rounds in vain, and the share of the unknown examples that is enough to go on with where
+the others are easier to find when those are gone. Cost: time."""
 
 
 class NextLayerUnmixer:
@@ -58,8 +57,13 @@ class NextLayerUnmixer:
         self.found = 0
         self._generator = torch.Generator().manual_seed(seed)
 
-    def unmix(self, residual: Residual, index: Tensor, found: Found, clock: Clock) -> Unmixed | None:
-        """Some of the examples that the rows `index` (r,) of a residual are made of; None: none is found."""
+    def unmix(
+        self, residual: Residual, index: Tensor, found: Found, clock: Clock, *, whole: bool = False
+    ) -> Unmixed | None:
+        """Some of the examples that the rows `index` (r,) of a residual are made of; None: none is found.
+
+        whole: as many as possible at once, for what is taken away leaves its error in the rest.
+        """
         self.unknown = None
         mixture = mixture_of(
             lambda: residual.columns(index, found),
@@ -73,14 +77,19 @@ class NextLayerUnmixer:
         if mixture is None or span is None:
             return None
         self.unknown = mixture.unknown
-        roots: list[Roots] = []
-        for _ in range(_ROUNDS):
-            if clock.expired:
-                break
-            roots.append(self._reached(mixture, span))
-            if sum(len(some.a) for some in roots) >= mixture.unknown / _AT_ONCE:
-                break
-        return self._told(mixture, span, Roots.joined(roots), index) if roots else None
+        told = gather(
+            mixture,
+            lambda starts: self._reached(mixture, span, starts),
+            self.signals,
+            index,
+            starts=_STARTS,
+            enough=1.0 if whole else 1 / _AT_ONCE,
+            patience=_ROUNDS,
+            equations=len(mixture.gates) - len(span.sizes) - mixture.unknown + 1,
+            generator=self._generator,
+            clock=clock,
+        )
+        return None if told is None else told.unmixed()
 
     def _span(self, residual: Residual, found: Found) -> Span | None:
         """What the next layer's gradient holds once the found examples are taken out of it as well."""
@@ -105,61 +114,18 @@ class NextLayerUnmixer:
         noise = max(float(typical), float(beyond) / (len(index) ** 0.5 + width**0.5))
         return Span(basis, sizes, noise, constant=float(bool(after.bias.any())))
 
-    def _reached(self, mixture: Mixture, span: Span) -> Roots:
+    def _reached(self, mixture: Mixture, span: Span, starts: Tensor) -> Roots:
         """Where some starts end, as far as that can be examples."""
         gates = mixture.gates * mixture.gate_size
-        all_of_it = torch.eye(mixture.unknown).to(gates)
-        starts = starts_in(mixture, all_of_it, _STARTS, self._generator)
         roots = descend(gates, mixture.ones, self.between, span, starts, self._generator)
         near = roots.residual <= SURE * self._expected(mixture, span, roots)
         return roots.select(near.nonzero().squeeze(1))
 
-    def _told(self, mixture: Mixture, span: Span, roots: Roots, index: Tensor) -> Unmixed | None:
-        """Each example once, with the label and the size that the gradient at the rows `index` (r,) shows."""
-        roots = roots.select(roots.residual.argsort())  # the surest one of each
-        error = self._error(mixture, span, roots)
-        kept = distinct(roots.a, apart=2 * SURE * error)
-        a, error = roots.a[kept], error[kept]
-        features = mixture.examples(a).to(self.signals.parameters[0].dtype)
-        signals, explained = self._signals(mixture, features, a, index)
-        if not bool(explained.any()):
-            return None
-        relative = (error / a.norm(dim=1)).clamp_min(ROUNDING)
-        return Unmixed(features[explained], signals[explained], relative[explained])
-
     def _expected(self, mixture: Mixture, span: Span, roots: Roots) -> Tensor:
         """(t,) what noise leaves of r at an example: that of the span, and that of the example's own."""
-        inside = (roots.read @ span.basis[:-1] + span.constant * span.basis[-1]) / span.sizes
-        of_span = span.noise * inside.norm(dim=1) * roots.read.shape[1] ** 0.5
+        inside = (roots.values @ span.basis[:-1] + span.constant * span.basis[-1]) / span.sizes
+        of_span = span.noise * inside.norm(dim=1) * roots.values.shape[1] ** 0.5
         weight = self.signals.parameters[0].double()
-        of_example = (roots.slopes * weight.norm(dim=1)).norm(dim=1) * self._blur(mixture, roots.a)
-        expected: Tensor = of_span + of_example + ROUNDING * roots.read.norm(dim=1)
+        of_example = (roots.state * weight.norm(dim=1)).norm(dim=1) * blur(mixture, roots.a)
+        expected: Tensor = of_span + of_example + ROUNDING * roots.values.norm(dim=1)
         return expected
-
-    def _blur(self, mixture: Mixture, a: Tensor) -> Tensor:
-        """(t,) root mean square of the noise in each value of V a = G^T U S^-1 a."""
-        blur: Tensor = mixture.noise.square().mean().sqrt() * (a / mixture.sizes).norm(dim=1)
-        return blur
-
-    def _error(self, mixture: Mixture, span: Span, roots: Roots) -> Tensor:
-        """(t,) of the example: of the place in the span, and of the span itself."""
-        equations = max(1, roots.read.shape[1] - len(span.sizes) - mixture.unknown + 1)
-        place = roots.spread * roots.residual / equations**0.5
-        values = self.signals.parameters[0].shape[1] ** 0.5
-        return BEYOND * torch.hypot(place, self._blur(mixture, roots.a) * values)
-
-    def _signals(self, mixture: Mixture, features: Tensor, a: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """(k, r) backward signals as the gradient holds them, and (k,) bool where it holds one at all."""
-        best = torch.full((len(a),), torch.inf, dtype=a.dtype, device=a.device)
-        signals = torch.zeros(len(a), mixture.rows, dtype=a.dtype, device=a.device)
-        for label in range(max(2, self.signals.spec.num_classes)):
-            labels = torch.full((len(a),), label, device=a.device)
-            d = self.signals.at_all_rows(features, labels)[:, index].double()
-            inside = d @ mixture.directions  # (k, u)
-            outside = (d - inside @ mixture.directions.T).norm(dim=1) / d.norm(dim=1)
-            weight = ((inside / mixture.sizes) * a).sum(1, keepdim=True)  # w of Wedderburn's formula
-            better = outside < best
-            best = torch.where(better, outside, best)
-            signals = torch.where(better.unsqueeze(1), d / weight, signals)
-        explained = (best <= COARSE) & signals.isfinite().all(1)
-        return signals.to(features.dtype), explained

@@ -63,11 +63,11 @@ class Ledger:
 
     def span(self) -> Tensor:
         """(u, left) orthonormal: where the a of the unknown examples are, exactly."""
-        return _complement(unit(self._duals()))
+        return complement_of(unit(self._duals()))
 
     def reduced(self) -> Tensor:
         """(u, left) orthonormal: where their q are, nearly."""
-        return _complement(unit(self.a / self.mixture.sizes))
+        return complement_of(unit(self.a / self.mixture.sizes))
 
     def _duals(self) -> Tensor:
         return self.q / self.mixture.sizes  # c, up to its size
@@ -85,7 +85,7 @@ class Ledger:
         self.a = torch.cat(pictures)
 
 
-def _complement(rows: Tensor) -> Tensor:
+def complement_of(rows: Tensor) -> Tensor:
     """(u, u - k) orthonormal columns, orthogonal to the rows (k, u)."""
     if len(rows) == 0:
         return torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
