@@ -23,6 +23,8 @@ from seepage.models.layers import LinearLayer
 
 _STARTS, _ROUNDS, _DRY = 96, 100, 20
 """Starts at a time, rounds of them, and rounds in vain that end the search. Cost: time."""
+_ROWS_EACH = 2
+"""Neurons for each example below which its rank is not told. Derived: as many say where the span is."""
 _PASSES = 10
 """Times that the average of what the next layer reads is taken from the places that fit it. Cost: time; each
 makes its error some ten times smaller."""
@@ -55,12 +57,12 @@ class Layer:
     between: Between
 
 
-def rows_of(gradient: LayerGradient, count: int) -> Rows | None:
+def rows_of(gradient: LayerGradient) -> Rows | None:
     """Of the layer's gradient; None where no gap parts its rank from rounding."""
     residual = Residual(gradient)
     index = (residual.norm > 0).nonzero().squeeze(1)[:MOST_ROWS]
     none, ones = Found.none(gradient.weight), gradient.bias[index].unsqueeze(1).double()
-    found = column_space(lambda: residual.columns(index, none), ones, most=min(len(index) - 1, count + 1))
+    found = column_space(lambda: residual.columns(index, none), ones, most=(len(index) - 1) // _ROWS_EACH)
     if found is None:
         return None
     directions, sizes, beyond, width = found
@@ -105,7 +107,7 @@ def roots_of(
 ) -> Roots | None:
     """As many as there are examples, whose sum is 0; None: not found."""
     later, count = here.between.next, here.gates.shape[1]
-    rows = rows_of(layer_gradient(exchange, known, later), count)
+    rows = rows_of(layer_gradient(exchange, known, later))
     if rows is None or len(rows.sizes) not in (count - 1, count):
         return None
     held = rows.basis

@@ -9,7 +9,9 @@ roots as examples, they sum to 0, and m follows from the mean of W m + b that wa
 many neurons as it reads values.
 
 Signals in train mode depend on the whole batch, so examples are not certified one by one: the whole update is
-computed again from all of them.
+computed again from all of them. All rests on the number that was declared, for what was sent is n / (n - 1)
+times the batch's variance: pairs that are nearly alike, each counted once, look like their means a little
+nearer to each other.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def read_by_statistics(exchange: Exchange, known: Knowledge, layer: LinearLayer)
     if model is None or count is None or layer.reads != "input":
         return None
     gradient = layer_gradient(exchange, known, layer)
-    rows, norm = rows_of(gradient, count), norm_behind(model, layer)
+    rows, norm = rows_of(gradient), norm_behind(model, layer)
     between = next_linear(model, layer, known.input)
     if rows is None or norm is None or len(rows.sizes) != count - 1 or between is None:
         return None
@@ -103,6 +105,7 @@ def _reconstruction(
         if labels is None
         else torch.bincount(labels, minlength=known.input.num_classes).cpu(),
         complete=bool(claimed.all()),
+        if_declared=bool(claimed.any()),
         notes=_notes(layer, count, off, bool(claimed.all())),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from tests.plateaus import scaled
 from torch import nn
 
 from seepage.attacks import ATTACKS
+from seepage.attacks.reading.peeling.certifier import Certifier
+from seepage.attacks.reading.peeling.residual import Found
 from seepage.core.types import Batch, LocalTraining, Modality
 
 SMOOTH = [nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus]
@@ -85,6 +88,25 @@ def test_noise_is_not_taken_apart() -> None:
     exchange = replace(exchange, update=replace(exchange.update, tensors=noisy))
     result = ATTACKS["exact_extraction"]().run([exchange], known)
     assert result.claimed is not None and not bool(result.claimed.any())
+
+
+def test_signals_are_never_taken_for_bent_ones_where_nothing_has_a_kink(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two near copies of one label came within a hundredth of one example of another label (MNIST)."""
+    asked: list[bool] = []
+    certify = Certifier.certify
+
+    def remember(self: Certifier, *args: Any, bent: bool = False, **how: Any) -> Found:
+        asked.append(bent)
+        return certify(self, *args, bent=bent, **how)
+
+    monkeypatch.setattr(Certifier, "certify", remember)
+    read(one_hidden(nn.GELU), pictures(38, 12))
+    assert asked and not any(asked)
+    asked.clear()
+    read(one_hidden(nn.ReLU), pictures(38, 12))
+    assert any(asked), "behind a ReLU they may be"
 
 
 def test_work_beyond_the_limit_is_not_begun_and_said() -> None:

@@ -135,7 +135,8 @@ class Peeling:
         rows = self.remaining()
         if rows is None:
             return self.found.select(self.found.row[:0])
-        if self.scale is not None and bool(self.found.exact.any()):
+        # Without kinks no signal is bent, and two near copies may look like a bent one of another label.
+        if self.by_signals is None and self.scale is not None and bool(self.found.exact.any()):
             new = self._certify(self._read(rows), bent=True)
             if len(new):
                 return new
