@@ -171,11 +171,8 @@ def _check_source(result: Reconstruction, clients: Sequence[tuple[int, ...]]) ->
     """A candidate counts for the clients it was read from: guesses that fit somebody else are no leak."""
     source = result.source
     if result.shared:
-        if (
-            source is not None
-            or result.rows is not None
-            or (result.claimed is not None and result.claimed.any())
-        ):
+        vouched = result.claimed is not None and bool(result.claimed.any())
+        if source is not None or result.rows is not None or vouched:
             raise DataError(
                 "the attack returned candidates that are shared by all exchanges, which have no source, were "
                 "read from no rows and cannot be vouched for: leave those fields out, or set shared = False."
@@ -197,9 +194,9 @@ def _check_source(result: Reconstruction, clients: Sequence[tuple[int, ...]]) ->
         )
 
 
-def _concat(parts: Sequence[Tensor | None]) -> Tensor | None:
+def _joined(parts: Sequence[Tensor | None], join: Callable[..., Tensor] = torch.cat) -> Tensor | None:
     present = [p for p in parts if p is not None]
-    return torch.cat(present) if len(present) == len(parts) else None
+    return join(present) if len(present) == len(parts) else None
 
 
 def pool(found: Sequence[Reconstruction]) -> Reconstruction:
@@ -210,22 +207,19 @@ def pool(found: Sequence[Reconstruction]) -> Reconstruction:
     if any(f.space != first.space or f.model_units != first.model_units for f in found):
         raise DataError("reconstructions in different spaces cannot be pooled.")
     rows = [f.rows for f in found if f.rows is not None]
-    counts, words = [f.label_counts for f in found], [f.words for f in found]
+    counts = _joined([f.label_counts for f in found], torch.stack)
+    words = _joined([f.words for f in found], torch.stack)
     return Reconstruction(
         values=torch.cat([f.values for f in found]),
         space=first.space,
         model_units=first.model_units,
-        claimed=_concat([f.claimed for f in found]),
-        confidence=_concat([f.confidence for f in found]),
-        support=_concat([f.support for f in found]),
+        claimed=_joined([f.claimed for f in found]),
+        confidence=_joined([f.confidence for f in found]),
+        support=_joined([f.support for f in found]),
         rows=sum(rows[1:], rows[0]) if len(rows) == len(found) else None,
         source=torch.cat([torch.full((len(f),), i) for i, f in enumerate(found)]),
-        label_counts=torch.stack([c for c in counts if c is not None]).sum(dim=0)
-        if all(c is not None for c in counts)
-        else None,
-        words=torch.stack([w for w in words if w is not None]).any(dim=0)
-        if all(w is not None for w in words)
-        else None,
+        label_counts=None if counts is None else counts.sum(dim=0),
+        words=None if words is None else words.any(dim=0),
         complete=None if any(f.complete is None for f in found) else all(f.complete for f in found),
         if_declared=any(f.if_declared for f in found),
         notes=tuple(dict.fromkeys(note for f in found for note in f.notes)),

@@ -69,11 +69,7 @@ class Adaptive(Attack):
         return self._and_plain(found, exchanges, [e for e, _ in restored], known)
 
     def _and_plain(
-        self,
-        found: Reconstruction,
-        sent: Sequence[Exchange],
-        restored: Sequence[Exchange],
-        known: Knowledge,
+        self, found: Reconstruction, sent: Sequence[Exchange], restored: Sequence[Exchange], known: Knowledge
     ) -> Reconstruction:
         """With the plain attack's answer beside it, where that is another one.
 

@@ -34,6 +34,22 @@ _UNALTERED = (nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.Dropout2d)
 _POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 
 
+def carry(
+    model: nn.Module,
+    layer: str,
+    steps: Sequence[Step],
+    start: Carried,
+    hiding: Hiding,
+    spec: InputSpec,
+    *,
+    train_mode: bool = False,
+) -> Carried:
+    """`pass_through` to the layer of the model that `steps` lead to, and tried."""
+    carried = pass_through(steps, start, hiding, train_mode=train_mode)
+    verify(model, layer, carried, spec)
+    return carried
+
+
 def pass_through(
     steps: Sequence[Step], start: Carried, hiding: Hiding, *, train_mode: bool = False
 ) -> Carried:

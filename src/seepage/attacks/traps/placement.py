@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 import torch
 from torch import Tensor, nn
 
 from seepage.attacks.traps.carried import Bounds, Carried, Hiding, at_the_input
-from seepage.attacks.traps.pass_through import pass_through, verify
 from seepage.attacks.traps.routes import Route
 from seepage.core.errors import NotApplicable
 from seepage.core.types import InputSpec, Knowledge, Modality
@@ -18,6 +18,8 @@ from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.path import path_to
 from seepage.protocol.widening import model_placement
 
+_WAY = "seepage.attacks.traps.pass_through:carry"
+"""Loaded where a layer behind others is chosen: most traps lie in the first, which needs none of it."""
 _USUAL_STDS = 2.0
 """Standard deviations within which a table's values usually lie. Derived: 95 % of a normal column."""
 
@@ -62,16 +64,15 @@ def place(
     bounds = _bounds(known, chosen)
     crafted = copy.deepcopy(model)
     if chosen.reads == "embedding":
-        carried = _uniform_embedding(crafted, chosen, hiding)
         note = "The embedding was redrawn from U(0, 1)."
-        return Placed(crafted, chosen, carried, None, note)
+        return Placed(crafted, chosen, _uniform_embedding(crafted, chosen, hiding), None, note)
     start = at_the_input(known.input, bounds, crafted)
     if chosen.reads == "input":
         return Placed(crafted, chosen, start, None, "")
     steps = path_to(crafted, known.input, chosen.name)
     train_mode = known.local is not None and known.local.batch_norm == "train"
-    carried = pass_through(steps, start, hiding, train_mode=train_mode)
-    verify(crafted, chosen.name, carried, known.input)
+    carry = resolve_name(_WAY)
+    carried: Carried = carry(crafted, chosen.name, steps, start, hiding, known.input, train_mode=train_mode)
     kinds = [type(s.module).__name__ for s in steps if isinstance(s.module, nn.Conv2d | nn.Linear)]
     note = f"The input was passed through {len(kinds)} layer(s) before it ({', '.join(kinds)})."
     return Placed(crafted, chosen, carried, carried.route(), note)
