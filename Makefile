@@ -22,7 +22,7 @@ example-flower: $(STAMP)
 	@echo "==> Auditing a Flower app (examples/flower)"
 	$(PIP) -e '.[flower]'
 	rm -rf recorded-flower
-	$(BIN)/seepage audit recorded-flower --flower examples/flower --rounds 1 --clients 0,1,2 --model digits_app.task:Net --truth digits_app.task:load_data
+	$(BIN)/seepage audit recorded-flower --flower examples/flower --rounds 1 --clients 0,1,2 --model digits_app.task:Net --truth digits_app.task:load_data --known lr=0.1,epochs=1,batch_size=8
 
 example-nvflare: $(TESTED)
 	@echo "==> Two sites in FLARE's simulator, recorded behind its PercentilePrivacy, then attacked"

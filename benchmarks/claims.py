@@ -9,7 +9,7 @@ how many examples were claimed rightly, how many claims show no example of the b
 that an audit has), how many updates were certified to hold nothing else, and how many of those hold an
 example that was not claimed (one whose share of every row is below the row's rounding is not in it). Rules
 were developed on seeds below 9000, from 15000 to 15999 and from 20000 to 20999; 9000 to 9899, 12000, 13200,
-41000, 52000 and 61000 to 61011 were looked at while they were made.
+41000, 52000, 61000 to 61011 and 65000 to 65002 were looked at while they were made.
 
 Where every example has a near copy, the client counts each pair once, no neuron lies between the two of any
 pair and the update shows no products of floats, nothing parts the pairs from their means. A claim there holds

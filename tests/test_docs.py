@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from seepage.names.attacks import ATTACKS
+from seepage.names.defenses import DEFENSES
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed")
 pytest.importorskip("material", reason="mkdocs-material is not installed")
-pytest.importorskip("latex2mathml", reason="latex2mathml is not installed")
+converter = pytest.importorskip("latex2mathml.converter", reason="latex2mathml is not installed")
 ROOT = Path(__file__).parents[1]
 
 
@@ -40,6 +42,20 @@ def test_the_site_builds_and_every_attack_has_a_page(tmp_path: Path) -> None:
     text = (tmp_path / "site" / "attacks" / "tag.html").read_text(encoding="utf-8")
     assert "TAG: Gradient Attack on Transformer-based Language Models" in text
     assert "fonts.googleapis" not in text
+
+
+def test_every_attack_and_defense_has_its_equation_and_every_attack_a_figure() -> None:
+    text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## (\w+)\n", text, flags=re.MULTILINE)[1:]
+    equations = {name for name, body in zip(parts[::2], parts[1::2], strict=True) if "```math\n" in body}
+    own = {name for name in DEFENSES if ":" not in name}  # a framework's filters are its own
+    assert equations == {*ATTACKS, *own}
+    for equation in re.findall(r"^```math\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL):
+        assert "\\" not in converter.convert(equation), f"a word that MathML was not made of: {equation}"
+    shown = json.loads((ROOT / "docs" / "attacks" / "figures.json").read_text(encoding="utf-8"))
+    assert set(shown) == set(ATTACKS)
+    for name, one in shown.items():
+        assert one.get("quoted") or (ROOT / "docs" / "attacks" / f"{name}.png").exists()
 
 
 def test_a_link_to_nowhere_is_noticed(tmp_path: Path) -> None:

@@ -38,6 +38,27 @@ def test_the_estimate_is_within_a_fifth_of_the_closed_form(sigma: float, rounds:
     assert found.at_least <= true and not found.contradicts(true)
 
 
+@pytest.mark.parametrize(("sigma", "rate", "rounds"), [(0.8, 0.04, 200), (1.3, 0.04, 200), (2.0, 0.2, 40)])
+def test_under_poisson_sampling_the_estimate_is_the_accountants(
+    sigma: float, rate: float, rounds: int
+) -> None:
+    """The sum of the releases, read as one Gaussian, shows half of it at a sigma of .8."""
+    pytest.importorskip("dp_accounting")
+    true = epsilon(sigma=sigma, steps=rounds, sampling_rate=rate)
+    canaries = Canaries(1000, SIZE, schedule=Schedule(rounds=rounds, sampling_rate=rate), seed=3)
+    nothing, generator = {"all": torch.zeros(SIZE)}, torch.Generator().manual_seed(5)
+    for _ in range(rounds):
+        joined = canaries.join(nothing, 0.5)["all"]
+        noise = sigma * 0.5 * torch.randn(SIZE, generator=generator)
+        canaries.look({"all": joined + noise}, nothing)
+    steps, chance = canaries.sampled
+    found = from_parts(canaries.seen, canaries.directions, steps=steps, sampling_rate=chance)
+    assert found.estimate == pytest.approx(true, rel=0.2)
+    assert found.low < true < found.high and not found.contradicts(true)
+    as_one = from_parts(canaries.seen, canaries.directions)
+    assert as_one.estimate < found.estimate
+
+
 def test_noise_for_another_sensitivity_is_contradicted() -> None:
     """Noise that fits a sensitivity of 1e-2, where the clipping norm is 1."""
     claimed = epsilon(sigma=1.0)

@@ -6,8 +6,19 @@ import pytest
 import torch
 from torch import nn
 
-from seepage.core.types import Batch, Broadcast, Exchange, LocalTraining, Update, UpdateKind
+from seepage.core.types import (
+    Batch,
+    Broadcast,
+    Exchange,
+    InputSpec,
+    Knowledge,
+    LocalTraining,
+    Modality,
+    Update,
+    UpdateKind,
+)
 from seepage.engine.diagnosis import diagnosis
+from seepage.labels.kind import counts_say_delta
 from seepage.protocol import local_update
 from seepage.record.exchanges import ExchangeInfo
 
@@ -26,7 +37,8 @@ def played(model: nn.Module, *, labels: tuple[int, ...] = (3, 3, 5), **training:
 
 def said(exchange: Exchange, kind: str = "gradient", **known: Any) -> str:
     info = ExchangeInfo(**{"kind": kind, "round": 1, "client": 0, "dtype": "float32", **known})
-    return " ".join(diagnosis(exchange, info))
+    spec = InputSpec(modality=Modality.TABULAR, shape=(20,), num_classes=10)
+    return " ".join(diagnosis(exchange, info, Knowledge(input=spec)))
 
 
 def with_tensors(exchange: Exchange, change: Any, kind: UpdateKind | None = None) -> Exchange:
@@ -45,7 +57,7 @@ def test_a_plain_gradient_and_a_plain_delta_have_nothing_against_them() -> None:
     assert said(played(network(), algorithm="fedavg", lr=0.1), "weights", **ONE_STEP) == ""
 
 
-@pytest.mark.parametrize("labels", [(3,), (3, 3, 5), (0, 1, 2)])
+@pytest.mark.parametrize("labels", [(3,), (3, 3, 5), (0, 1, 2), (5, 0, 4, 1, 9, 2, 1, 3), (*range(10), 0, 0)])
 def test_a_delta_that_is_called_a_gradient(labels: tuple[int, ...]) -> None:
     delta = played(network(), labels=labels, algorithm="fedavg", lr=0.1)
     wrong = with_tensors(delta, lambda _, t: t, UpdateKind.GRADIENT)
@@ -61,6 +73,22 @@ def test_no_gradient_is_called_a_delta(seed: int) -> None:
     model[-1].bias.data += 3 * torch.randn(10)
     labels = tuple(torch.randint(10, (int(torch.randint(1, 12, ())),)).tolist())
     assert "looks like a delta" not in said(played(model, labels=labels), examples=len(labels))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 10])
+def test_no_gradient_of_few_classes_or_of_unlike_probes_is_called_a_delta(classes: int) -> None:
+    """Counts of few classes are whole numbers at some rate, whatever the update is."""
+    spec = InputSpec(modality=Modality.TABULAR, shape=(20,), num_classes=classes)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, classes))
+        for parameter in model.parameters():
+            parameter.data *= 4  # predictions on noise are far from those on the examples
+        labels = torch.randint(classes, (8,))
+        batch = Batch(3 * torch.randn(8, 20), labels)
+        update = local_update(Broadcast(model), batch, LocalTraining())
+        exchange = Exchange(broadcast=Broadcast(model), update=update, clients=(0,))
+        assert not counts_say_delta(exchange, Knowledge(input=spec), 8)
 
 
 @pytest.mark.parametrize("kind", ["gradient", "delta"])

@@ -106,6 +106,23 @@ def test_without_truth_there_are_claims_and_no_scores(tmp_path: Path) -> None:
     assert "no truth to check" in found.to_html().read_text()
 
 
+def test_claims_that_take_the_declared_number_at_its_word_say_so(tmp_path: Path) -> None:
+    """Products of floats prove the rows of a gradient; differences of weights have none."""
+    picture = {"modality": "image", "shape": [1, 8, 8], "num_classes": 10, "value_range": [0.0, 1.0]}
+    record(tmp_path / "sent", kind="weights", batch_size=4, algorithm="fedavg", lr=0.1)
+    record(tmp_path / "computed", data="breast_cancer", model=for_tumours, batch_size=4)
+    weights = {"model": build, "recorded": {"folder": str(tmp_path / "sent"), "input": picture}}
+    gradient = {"model": for_tumours, "recorded": tmp_path / "computed"}
+    for number, conditional in enumerate((True, False)):
+        given = weights if conditional else gradient
+        found = seepage.audit(**given, attacks=ATTACKS[1:2], out=tmp_path / f"out{number}", **QUIET)
+        (cell,) = found.cells
+        assert cell.claims > 0 and cell.claims_right is None
+        assert cell.claims_if_declared is conditional
+        said = "declared the right number of their examples" in found.to_html().read_text()
+        assert said is conditional
+
+
 def test_a_claim_that_is_made_twice_counts_once(tmp_path: Path) -> None:
     """analytic_extraction claims an example for each unit that only it activates."""
     record(tmp_path / "recorded", data="breast_cancer", model=for_tumours, batch_size=2)

@@ -8,6 +8,8 @@ from torch import nn
 
 from seepage.attacks import ATTACKS
 from seepage.attacks.fishing.class_fishing import class_fishing
+from seepage.attacks.fishing.dying_cuts import dying_cut, dying_everyone
+from seepage.attacks.fishing.head import find_head, head_features
 from seepage.attacks.traps.trap_weights import trap_weights
 from seepage.core.errors import DataError
 from seepage.core.types import (
@@ -115,6 +117,19 @@ def test_an_example_that_is_alone_in_the_gradient_is_isolated() -> None:
     report = gate(sent.model, None, batch, spec=SPEC, quick=True)
     assert [e.example for e in report.exposures if e.how == "isolated"] == [2]
     assert not [e for e in gate(net(), None, batch, spec=SPEC, quick=True).exposures if e.how == "isolated"]
+
+
+def test_whom_a_cut_in_several_local_steps_catches_alone_is_exposed() -> None:
+    """The network dies after the step that catches the example with the highest score, and nobody else."""
+    local = LocalTraining(algorithm="fedavg", lr=0.05, epochs=3)
+    known = Knowledge(input=SPEC, local=local, loss="cross_entropy")
+    batch = Batch(private(6).inputs, torch.tensor([1, 3, 0, 3, 2, 1]) % 3)  # nobody is of class 3
+    head = find_head(net(), SPEC)
+    everyone, dying = dying_everyone(net(), head, 3, known)
+    order = (head_features(everyone, head, batch.inputs) @ dying.u).sort(descending=True)
+    crafted = dying_cut(everyone, head, 3, dying, float(order.values[:2].mean()))
+    report = gate(crafted, None, batch, spec=SPEC, local=local, quick=True)
+    assert {e.example for e in report.exposures} == {int(order.indices[0])}
 
 
 def test_advice_was_measured_and_holds() -> None:

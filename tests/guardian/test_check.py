@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from research.guard.honest_models import pruned
 from safetensors.torch import save_file
 from torch import nn
 
+from seepage.attacks.fishing.binary_fishing import binary_fishing
 from seepage.attacks.fishing.class_fishing import class_fishing
 from seepage.attacks.traps.imprint import imprint
 from seepage.attacks.traps.quantile_traps import quantile_traps
@@ -65,6 +67,13 @@ def test_crafted_models_are_found_by_weights_alone(build, layer: str | None) -> 
     assert layer in (None, report.layer)
     assert "does not mean" in report.text()
     assert json.loads(json.dumps(report.to_dict()))["verdict"] == report.verdict.value
+
+
+@pytest.mark.parametrize("build", [binary_fishing, lambda: class_fishing(target_class=1)])
+def test_heads_crafted_for_several_local_steps_are_found_too(build) -> None:
+    several = replace(known(), local=LocalTraining(algorithm="fedavg", lr=0.05, epochs=3))
+    report = guard(build().craft(net(), [], several).model)
+    assert report.verdict is Verdict.TRAP and report.layer == "5"
 
 
 @pytest.mark.parametrize("seed", range(3))

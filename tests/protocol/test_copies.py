@@ -9,7 +9,7 @@ from seepage.core.lazy import shares_memory
 from seepage.core.types import Batch, Broadcast, Crafted, Exchange, LocalTraining
 from seepage.engine.source import handed_out
 from seepage.protocol import THREATS, client, local_update, play
-from seepage.protocol.copies import beside, own_copy
+from seepage.protocol.copies import beside, original_of, own_copy
 from seepage.protocol.rounds import play_honest, received_model
 from seepage.protocol.widening import wide_model
 
@@ -117,3 +117,16 @@ def test_the_server_s_wide_copy_of_a_half_precision_base_is_one_for_all_rounds()
     with torch.no_grad():
         of_fourth.fill_(3.0)  # type: ignore[operator]
     assert not bool(wide_model(third).base.weight.any())  # type: ignore[union-attr,operator]
+
+
+def test_a_copy_of_a_copy_is_known_by_its_original_and_widened_once() -> None:
+    model = Adapted(torch.bfloat16)
+    second = own_copy(own_copy(model))
+    held = second.base.weight
+    assert isinstance(held, nn.Parameter) and original_of(held) is model.base.weight
+    # the float32 copies share their memory as well: one for the model and all copies of copies
+    one, other = wide_model(model).base.weight, wide_model(second).base.weight  # type: ignore[union-attr]
+    assert shares_memory(one) and shares_memory(other)  # type: ignore[arg-type]
+    with torch.no_grad():
+        held.add_(1)
+    assert original_of(held) is held

@@ -101,3 +101,73 @@ def test_a_comparison_fits_its_window_and_has_no_serious_fault(new_log, tmp_path
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert browser.title != "taken"
     assert not faults(browser)
+
+
+def test_the_keyboard_reaches_what_a_mouse_does_and_shows_where_it_is(page):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    asked = (
+        "const e = document.activeElement; return [e.tagName, e.className, getComputedStyle(e).outlineStyle]"
+    )
+    reached = []
+    for _ in range(60):
+        ActionChains(page).send_keys(Keys.TAB).perform()
+        reached.append(page.execute_script(asked))
+    kinds = {(tag, name) for tag, name, _ in reached}
+    assert {"A", "SUMMARY", "BUTTON", "INPUT", "SELECT"} <= {tag for tag, _ in kinds}
+    assert ("BUTTON", "zoom") in kinds
+    assert all(outline != "none" for tag, _, outline in reached if tag in ("A", "SUMMARY", "BUTTON"))
+
+
+def test_an_opened_fold_stands_in_the_address_and_opens_again(page):
+    page.execute_script("document.querySelector('details summary').click()")
+    asked = "return document.querySelector('details').open && location.hash.includes('open=')"
+    assert page.execute_script(asked) or page.execute_async_script(
+        f"setTimeout(() => arguments[0]((() => {{{asked}}})()), 500)"
+    )
+    address = page.current_url
+    page.get("about:blank")
+    page.get(address)
+    assert page.execute_script("return document.querySelector('details').open")
+
+
+def test_on_paper_and_without_scripts_everything_is_there(page):
+    heights = "return [...document.querySelectorAll('details > :not(summary)')].map(e => e.offsetHeight)"
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert all(height > 0 for height in page.execute_script(heights))
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        page.refresh()
+        shown = page.find_element("css selector", "body").text
+    finally:
+        page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "Leak shown" in shown
+    assert "What came out" in shown
+    assert "analytic" in shown
+
+
+def test_every_metric_is_explained_on_hover_and_in_words_below(page):
+    titles = page.execute_script(
+        "return [...document.querySelectorAll('th [title], th[title]')].map(e => e.title)"
+    )
+    assert any("peak signal-to-noise" in title for title in titles)
+    assert any("structural similarity" in title for title in titles)
+    body = page.execute_script("return document.body.textContent")
+    assert "Peak signal-to-noise ratio, at most 100 dB" in body
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
+def test_the_page_follows_the_readers_scheme_without_a_serious_fault(page, scheme, dark):
+    wanted = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", wanted)
+    try:
+        colour = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+        red = int(colour.split("(")[1].split(",")[0])
+        assert (red < 100) is dark
+        assert not faults(page)
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -60,6 +60,11 @@ class Canaries:
         self._theirs = True
         """Whether the last release may hold them: whose turn it was is known, who was sampled is not."""
 
+    @property
+    def sampled(self) -> tuple[int, float]:
+        """Releases so far, and the chance of a canary to be in one."""
+        return self._releases, self._schedule.sampling_rate
+
     def join(self, clipped: Tensors, clip: float) -> Tensors:
         """The sum of clipped gradients with the canaries that this round draws."""
         count = len(self.directions)

@@ -15,7 +15,7 @@ import torch
 from scipy.stats import beta as beta_distribution
 from torch import Tensor
 
-from seepage.defenses.accounting import gaussian_epsilon
+from seepage.defenses.accounting import epsilon, gaussian_epsilon
 from seepage.defenses.canaries import FEWEST, LONG, random_directions
 
 _TWO_SIDED = 1.96
@@ -28,7 +28,8 @@ class Empirical:
     """What canaries show of one mechanism."""
 
     estimate: float
-    """Epsilon of two Gaussians as far apart as the canaries' are: right where the mechanism is one."""
+    """Epsilon of a Gaussian mechanism, sampled as declared, that shows canaries so clearly: right where the
+    mechanism is one."""
     low: float
     high: float
     """The ends of its 95 % interval."""
@@ -104,8 +105,14 @@ def from_cosines(cosines: Tensor, *, size: int, delta: float = 1e-5, releases: i
     return _found(values, apart, size=size, delta=delta)
 
 
-def from_parts(seen: Tensor, directions: Tensor, *, delta: float = 1e-5) -> Empirical:
+def from_parts(
+    seen: Tensor, directions: Tensor, *, delta: float = 1e-5, steps: int = 1, sampling_rate: float = 1.0
+) -> Empirical:
     """From parts (canaries, numbers) of releases or of their sum, each with one canary's direction in it.
+
+    steps, sampling_rate: releases in the sum, and the chance of a canary to be in one. The sum of sampled
+    releases tells less than the releases (at epsilon 3, a rate of .04 and 300 steps: 2.2). It does tell how
+    large the noise is beside a canary, and that gives the estimate, by the accountant.
 
     The estimate takes the noise from all parts together, across the directions; the bound takes each part's
     cosine by itself, whose distribution without a canary is known.
@@ -123,13 +130,19 @@ def from_parts(seen: Tensor, directions: Tensor, *, delta: float = 1e-5) -> Empi
     count, width = seen.shape
     spread = float(across.square().sum()) ** 0.5 / math.sqrt(count * (width - 1))
     apart = float(along.mean()) / spread if spread > 0 else math.inf
-    return _found(along / seen.norm(dim=1), apart, size=width, delta=delta)
+    sampled = (steps, sampling_rate) if sampling_rate < 1 else None
+    return _found(along / seen.norm(dim=1), apart, size=width, delta=delta, sampled=sampled)
 
 
-def _found(cosines: Tensor, apart: float, *, size: int, delta: float) -> Empirical:
-    """apart: of the two Gaussians, in standard deviations."""
+def _found(
+    cosines: Tensor, apart: float, *, size: int, delta: float, sampled: tuple[int, float] | None = None
+) -> Empirical:
+    """apart: of the two Gaussians, in standard deviations. sampled: steps and rate that they are a sum of."""
     off = _TWO_SIDED / math.sqrt(len(cosines))  # each canary's own noise; known to be 1
-    ends = [_epsilon_of(apart + shift, delta) for shift in (-off, 0.0, off)]
+    if sampled is not None:  # and the number of steps that drew it
+        steps, rate = sampled
+        off *= math.sqrt(1 + min(apart, 1e6) ** 2 * (1 - rate) / (steps * rate))
+    ends = [_epsilon_of(apart + shift, delta, sampled) for shift in (-off, 0.0, off)]
     return Empirical(
         estimate=ends[1],
         low=ends[0],
@@ -140,9 +153,14 @@ def _found(cosines: Tensor, apart: float, *, size: int, delta: float) -> Empiric
     )
 
 
-def _epsilon_of(apart: float, delta: float) -> float:
+def _epsilon_of(apart: float, delta: float, sampled: tuple[int, float] | None = None) -> float:
     if apart <= 0:
         return 0.0
+    if sampled is not None and apart < math.inf:
+        steps, rate = sampled
+        sigma = rate * math.sqrt(steps) / apart
+        # Without noise worth the name the accountant's tables do not end.
+        return epsilon(sigma=sigma, delta=delta, steps=steps, sampling_rate=rate) if sigma > 0.1 else math.inf
     return gaussian_epsilon(sigma=1 / apart, delta=delta, steps=1) if apart < math.inf else math.inf
 
 

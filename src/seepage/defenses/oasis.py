@@ -15,10 +15,9 @@ from seepage.core.registry import unknown
 from seepage.core.types import Batch, Broadcast, Defense, LocalStep, Update
 
 MINOR_DEGREES = 20.0
-"""Angle of the minor rotation. Tested: test_the_angle_and_the_shear_lie_on_a_plateau."""
+"""Angle of the minor rotation. No plateau test yet."""
 SHEAR = 0.5
-"""Shift of a row of pixels for each row that it lies off the centre. Tested:
-test_the_angle_and_the_shear_lie_on_a_plateau."""
+"""Shift of a row of pixels for each row that it lies off the centre. No plateau test yet."""
 
 
 def _affine(images: Tensor, matrix: Sequence[Sequence[float]]) -> Tensor:

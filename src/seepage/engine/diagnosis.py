@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from seepage.core.types import Exchange, UpdateKind
+from seepage.core.types import Exchange, Knowledge, UpdateKind
+from seepage.labels.kind import counts_say_delta
 from seepage.protocol import trainable
 from seepage.record.exchanges import ExchangeInfo
 
@@ -24,9 +26,9 @@ _MOST_FLOATS_ALIKE = 0.99
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
-def diagnosis(exchange: Exchange, info: ExchangeInfo) -> tuple[str, ...]:
+def diagnosis(exchange: Exchange, info: ExchangeInfo, known: Knowledge) -> tuple[str, ...]:
     """Plain sentences, the gravest first; none where nothing speaks against the attacks."""
-    checks = (_empty, _taken_for_another, _rounded, _frozen, _steps, _modes, _filters)
+    checks = (_empty, partial(_taken_for_another, known), _rounded, _frozen, _steps, _modes, _filters)
     return tuple(said for check in checks for said in check(exchange, info))
 
 
@@ -38,7 +40,7 @@ def _empty(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
         )
 
 
-def _taken_for_another(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
+def _taken_for_another(known: Knowledge, exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
     """A kind that the tensors contradict."""
     weights = {name: p.detach() for name, p in trainable(exchange.broadcast.model).items()}
     tensors = exchange.update.tensors
@@ -56,15 +58,15 @@ def _taken_for_another(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
             f"The update is recorded as a {info.kind}, but it is nearly equal to the model's weights: it "
             "looks like the new weights; record it with kind = weights."
         )
-    elif exchange.update.kind is UpdateKind.GRADIENT and _looks_like_a_delta(exchange, info.examples):
+    elif exchange.update.kind is UpdateKind.GRADIENT and _looks_like_a_delta(known, exchange, info.examples):
         yield (
             "The update is recorded as a gradient, but the output layer's bias moved as a client's weights "
             "move, against the gradient: it looks like a delta; record it with kind = delta."
         )
 
 
-def _looks_like_a_delta(exchange: Exchange, examples: int | None) -> bool:
-    """By the signs of the output bias, whose gradient is mean(p - y), Zhao et al. 2020, eq. (4).
+def _looks_like_a_delta(known: Knowledge, exchange: Exchange, examples: int | None) -> bool:
+    """By the output bias, whose gradient is mean(p - y), Zhao et al. 2020, eq. (4): its signs, then counts.
 
     An entry is negative only for a class that is there, so a gradient has no more of them than there are
     examples. A delta has them the other way round. Its entries sum to zero, or the loss is another one.
@@ -74,7 +76,9 @@ def _looks_like_a_delta(exchange: Exchange, examples: int | None) -> bool:
         return False
     bias = exchange.update.tensors[name].double()
     sums_to_zero = bool(bias.sum().abs() <= 1e-3 * bias.abs().sum())
-    return sums_to_zero and int((bias < 0).sum()) > examples
+    if not sums_to_zero:
+        return False
+    return int((bias < 0).sum()) > examples or counts_say_delta(exchange, known, examples)
 
 
 def _rounded(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
@@ -127,7 +131,8 @@ def _steps(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
         yield (
             f"The clients train with {known.optimizer}, which rescales every entry: reading attacks take "
             "changes of plain SGD, and of Adam the first step where rounding left more of it than signs. "
-            "Searches play the steps of adam and adamw; one alone shows them little more than signs."
+            "Searches play the steps of adam and adamw; one alone shows them little more than signs. Labels "
+            "are read from those signs, most of them rightly."
         )
     steps = known.steps
     if steps is None and known.epochs is not None and info.examples is not None:
@@ -135,7 +140,8 @@ def _steps(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
     if steps is None:
         yield (
             "How many local steps there were is not recorded: after several, an update is no gradient of one "
-            "batch any more; give local.lr and local.steps (or epochs and batch_size) in the JSON."
+            "batch any more; give lr and steps (or epochs and batch_size) as --known lr=0.1,steps=1, or as "
+            "local in the JSON."
         )
     elif steps > 1:
         yield (
@@ -150,14 +156,16 @@ def _modes(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
     if drops and info.local.dropout is not False:
         yield (
             "The model has dropout: where clients train with it, units were switched off that a server "
-            "cannot know of, and searches cannot replay the step. Record "
-            "local.dropout = false where they do not."
+            "cannot know of, and searches cannot replay the step. Say --known dropout=false where they do "
+            "not."
         )
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if norms and (info.local.batch_norm == "train" or _statistics_moved(model, exchange.update.buffers)):
+    said = info.local.batch_norm == "train"
+    if norms and (said or _statistics_moved(model, exchange.update.buffers)):
+        remedy = "" if said else "; say --known batch_norm=train, and searches replay the whole batch"
         yield (
             "Batch norm was in train mode: every example's gradient depends on the whole batch, and attacks "
-            "that replay single examples miss that; give local.batch_norm = train in the JSON."
+            f"that read or replay single examples miss that{remedy}."
         )
 
 

@@ -59,7 +59,8 @@ def plant(prepared: Prepared, claim: Claim, seed: int, model: nn.Module, count: 
 
 def of_canaries(canaries: Canaries, delta: float) -> Empirical:
     """After the training."""
-    return from_parts(canaries.seen, canaries.directions, delta=delta)
+    steps, rate = canaries.sampled
+    return from_parts(canaries.seen, canaries.directions, delta=delta, steps=steps, sampling_rate=rate)
 
 
 def of_clients(

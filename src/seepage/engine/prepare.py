@@ -311,6 +311,8 @@ def prepare(
         metrics=metrics,
         doubts=doubts_about_outputs(built, dataset.spec),
     )
+    if frozen_of(built) and prepared.recorded is None:  # a large base is built once
+        prepared.bases[first, prepared.data(spec.seeds[0]).spec] = built
     prepared.check()
     return prepared
 

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 from seepage.core.errors import SpecError
 from seepage.core.types import Grant, LocalTraining
 from seepage.core.user_code import USER_CODE_ERRORS, reason
-from seepage.data import Dataset, from_object
+from seepage.data import Dataset
+from seepage.data.objects import from_object
 from seepage.engine.spec import NO_TRUTH, AuditSpec, RecordedSpec
 from seepage.protocol import custom_threat
 from seepage.record.exchanges import ExchangeInfo, Known, RecordedExchange, RecordedFolder

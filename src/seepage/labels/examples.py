@@ -36,8 +36,7 @@ FITTED, SETTLED = 0.02, 0.05
 on changes counts by less than they are rounded by."""
 REACH, SPAN_REACH = 0.04, 0.2
 """Length of a first step of Adam, against the deviation of the noise that the examples begin as; pictures
-deviate from noise in few directions, so that in their span it takes longer steps. Tested:
-test_constants_of_labels_lie_on_a_plateau."""
+deviate from noise in few directions, so that in their span it takes longer steps. No plateau test yet."""
 OPERATIONS = 300_000_000_000
 """Floating-point operations that the descents of one search may take. Cost: some 10 s on one core."""
 PASSES = 9

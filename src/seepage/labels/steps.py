@@ -26,8 +26,8 @@ LOST = 1.0
 SEARCHES = 3
 """Fits of examples from different counts, where the first is not certain of its own. Cost: some 10 s each."""
 EXPLAINED = 0.05
-"""Part of the last layer's delta that fitted examples may leave open, and still be believed. Tested:
-test_constants_of_labels_lie_on_a_plateau."""
+"""Part of the last layer's delta that fitted examples may leave open, and still be believed. No plateau test
+yet."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,13 +52,14 @@ def own_copy(model: nn.Module, *, frozen: Frozen | None = None) -> nn.Module:
     for key, parameter in frozen_of(model).items():
         if key not in held:
             held[key] = nn.Parameter(lazy_clone(parameter), requires_grad=False)
-            _originals[held[key]] = (held[key]._version, parameter._version, ref(parameter))
+            first = original_of(parameter)  # that of a copy is the copied one's own
+            _originals[held[key]] = (held[key]._version, first._version, ref(first))
     kept = {id(t): t.detach().clone() for module in model.modules() for t in computed(module).values()}
     return copy.deepcopy(model, {**held, **kept})
 
 
 def original_of(parameter: nn.Parameter) -> Tensor:
-    """What a lazy copy is a copy of, while neither was written to; else the parameter itself.
+    """What a lazy copy is a copy of, over any number of copies, while neither was written to; else itself.
 
     >>> model = nn.Linear(2, 2).requires_grad_(False)
     >>> original_of(own_copy(model).weight) is model.weight

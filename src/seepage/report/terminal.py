@@ -63,7 +63,8 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     console.print(badge + Text(printable(ruling.headline), style="bold"), width=width)
     for detail in ruling.details:
         console.print(Text(printable(detail)), width=width)
-    for said in (_taken(log), columns_line(summaries), log.header.input.fed):
+    held = (_taken(log), columns_line(summaries), log.header.input.fed) if log.header.data_examples else ()
+    for said in held:
         if said:
             console.print(Text(printable(said)), width=width)
     for one in log.header.defenses:

@@ -14,7 +14,7 @@ from seepage.attacks import ATTACKS
 from seepage.attacks.tables.confirming import confirm
 from seepage.attacks.tables.exact_table import exact_table
 from seepage.attacks.tables.held import Held, held_rows
-from seepage.attacks.tables.pooling import pool_restarts
+from seepage.attacks.tables.pooling import guess_where_unsure, pool_restarts
 from seepage.attacks.tables.settling import Settled, labels_of
 from seepage.attacks.tables.sight import sight_of
 from seepage.attacks.tables.tableak import TabLeak, tableak
@@ -172,3 +172,16 @@ def test_embeddings_of_categories_end_no_audit(name: str) -> None:
     """An attack that cannot work on them says so: a traceback of its check would end the whole audit."""
     with contextlib.suppress(SeepageError):
         ATTACKS[name]().check(network("embedding"), Knowledge(input=SPEC, local=LocalTraining()))
+
+
+def test_where_restarts_disagree_the_commonest_category_is_given() -> None:
+    """Known answer: three restarts of two rows; only the first row's category is agreed on."""
+    groups, shares = ((0, 1, 2),), torch.tensor([0.6, 0.3, 0.1, 0.0])
+    table = torch.eye(3)[torch.tensor([[2, 2], [2, 1], [2, 0]])]  # (restarts, rows, categories)
+    number = torch.tensor([1.0, 9.0]).expand(3, 2)[..., None]
+    restarts = torch.cat([table, number], dim=2)
+    rows, count = guess_where_unsure(
+        restarts[0], restarts, torch.zeros(3, 2), groups, best=0, unit=1.0, shares=shares
+    )
+    assert count == 1 and rows[:, :3].argmax(1).tolist() == [2, 0]
+    assert torch.equal(rows[:, 3], restarts[0][:, 3])  # numbers stay

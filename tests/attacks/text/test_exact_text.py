@@ -108,6 +108,25 @@ def test_lora_is_read_while_tokens_are_fewer_than_its_rank() -> None:
                 exact_text().run([exchange], known)
 
 
+def test_beyond_loras_rank_words_stand_out_and_nothing_is_claimed() -> None:
+    peft = pytest.importorskip("peft", reason="the extra transformers is not installed")
+    ids = texts(3)
+    config = peft.LoraConfig(
+        r=8, target_modules=["c_attn"], task_type="SEQ_CLS", fan_in_fan_out=True, init_lora_weights=False
+    )
+    base = built("gpt2", "SequenceClassification", n_embd=256, vocab_size=2000)
+    model = peft.get_peft_model(base, config)
+    exchange, known = exchange_of(model, ids, language_model=False)
+    known = replace(known, input=replace(known.input, vocabulary=2000))
+    found = exact_text().run([exchange], known)
+    assert len(found.values) == 0 and not found.complete and found.words is not None
+    there = torch.zeros(2000, dtype=torch.bool)
+    there[ids[ids != PADDING]] = True
+    right = int((found.words & there).sum())
+    assert right >= 0.8 * int(found.words.sum()) and right >= 0.4 * int(there.sum())
+    assert any("without a proof" in note for note in found.notes)
+
+
 def test_the_rank_is_found_at_the_gap_and_thresholds_lie_within_it() -> None:
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(5, 20, generator=generator, dtype=torch.float64)

@@ -80,6 +80,7 @@ def test_nothing_leaked_nothing_is_advised(tmp_path):
 
 def test_time_is_what_the_budget_leaves():
     named = {"model": "mlp", "data": "digits", "attacks": ["tag"]}
-    assert left(Grid.of_audit(parse_spec({**named, "budget": 60})), 50.0) == 10.0
+    assert left(Grid.of_audit(parse_spec({**named, "budget": 60})), 30.0) == 30.0
+    assert left(Grid.of_audit(parse_spec({**named, "budget": 60})), 50.0) == 15.0  # the quarter that was kept
     assert left(Grid.of_audit(parse_spec(named)), 1000.0) == 180.0
     assert left(Grid.of_audit(parse_spec(named)), 1.0) == 20.0

@@ -17,8 +17,8 @@ from seepage.attacks.fishing.cuts import WHOLE, Answer, Interval, Sharpness, Tre
 from seepage.attacks.fishing.head import HeadReading, class_counts, class_pattern, one_class_pattern
 
 SAME_BATCH = 1e-3
-"""Largest relative difference of two answers' class patterns that rounding accounts for. Tested:
-test_constants_of_fishing_lie_on_a_plateau."""
+"""Largest relative difference of two answers' class patterns that rounding accounts for. No plateau test
+yet."""
 
 
 _DEFENDED = (

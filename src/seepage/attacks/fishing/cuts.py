@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass, replace
 
 WHOLE = 1e-2
-"""A count is whole within this; otherwise an example lies on the cut and is caught in part. Tested:
-test_constants_of_fishing_lie_on_a_plateau."""
+"""A count is whole within this; otherwise an example lies on the cut and is caught in part. No plateau test
+yet."""
 ALONE = 1e-3
-"""A single example's count is 1 within this. Tested: test_constants_of_fishing_lie_on_a_plateau."""
+"""A single example's count is 1 within this. No plateau test yet."""
 CLEAR = 10.0
 """beta * |theta - mean| from which on an example is wholly on one side. Derived: e^-10 = 5e-5 of it is on the
 other, less than `ALONE`."""

@@ -28,8 +28,8 @@ from seepage.attacks.fishing.head import (
 from seepage.core.types import Exchange, Knowledge
 
 OTHERS = 1e-3
-"""Share of the caught features by which rows of other classes may differ through rounding. Tested:
-test_constants_of_fishing_lie_on_a_plateau."""
+"""Share of the caught features by which rows of other classes may differ through rounding. No plateau test
+yet."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from seepage.models.layers import output_layer, trace_linear_layers
 
 _SILENT = 1e-3
 """Bias gradients of the last layer below this share of their largest possible sum carry little signal.
-Tested: test_constants_of_inversion_lie_on_a_plateau."""
+No plateau test yet."""
 _SAME_SCALE = 0.2
 """Tolerance, in units of log n, within which a ratio of lengths is taken for n. Derived: such a ratio is four
 times nearer to n than to 1."""

@@ -67,9 +67,10 @@ class _Pieces(TorchFunctionMode):
     def _relu(self, x: Tensor) -> Tensor:
         if self.next is None:
             out = torch.relu(x)
-            self.kept.append(out > 0)
+            self.kept.append(out.detach())
             return out
-        return x * self._piece()
+        piece: Tensor = torch.ops.aten.threshold_backward(x, self._piece(), 0)  # x where it was positive
+        return piece
 
     def _max_pool(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         if self.next is None:

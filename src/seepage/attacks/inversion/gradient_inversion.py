@@ -48,7 +48,7 @@ from seepage.protocol.losses import PER_TOKEN, TOKEN_CLASS
 
 SAME_FIT = 1.5
 """A larger count can always fit at least as well, so the smallest within this factor of the best is taken.
-Tested: test_constants_of_inversion_lie_on_a_plateau."""
+No plateau test yet."""
 
 
 @dataclass(frozen=True)

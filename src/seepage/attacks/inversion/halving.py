@@ -19,8 +19,7 @@ from seepage.core.checkpoint import State
 FEWEST = 4
 """Restarts from which on halving is worth it. Derived: fewer cannot be halved twice."""
 _RECENT = 15
-"""Values of the objective that a restart is judged by. Tested:
-test_constants_of_inversion_lie_on_a_plateau."""
+"""Values of the objective that a restart is judged by. No plateau test yet."""
 
 
 def rungs(restarts: int) -> list[tuple[int, float]]:

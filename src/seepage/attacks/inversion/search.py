@@ -14,11 +14,10 @@ from seepage.core.checkpoint import Checkpoint, State
 from seepage.core.progress import Clock
 
 _GAIN = 1e-3
-"""Relative improvement of the best objective below which the search stands still. Tested:
-test_constants_of_inversion_lie_on_a_plateau."""
+"""Relative improvement of the best objective below which the search stands still. No plateau test yet."""
 _RUN_AWAY = 2.0
-"""Adam's last candidate is dropped for its best one where its objective is this many times as high. Tested:
-test_constants_of_inversion_lie_on_a_plateau."""
+"""Adam's last candidate is dropped for its best one where its objective is this many times as high. No
+plateau test yet."""
 _SOLVED = 1e-14
 """An objective relative to the update's length at which only rounding is left. Derived: the square of
 float32's rounding, 1.4e-14."""

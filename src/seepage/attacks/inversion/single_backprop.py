@@ -34,7 +34,7 @@ from seepage.models.layers import output_layer, trace_linear_layers
 
 AGREEMENT = 1e-3
 """Largest relative difference from double backprop on the same surrogate loss: rounding, nothing more.
-Tested: test_constants_of_inversion_lie_on_a_plateau."""
+No plateau test yet."""
 FAR = 10.0
 """A smooth activation looks linear near 0: the comparison also goes this many units away from it. Derived:
 there sigmoid, tanh and softplus are within 5e-5 of their ends."""

@@ -22,8 +22,8 @@ Schedule = Callable[[float], float]
 """Share of the steps done, in [0, 1), to a factor of the step size."""
 
 _SETTLED = 0.1
-"""A plateau counts only once the step size has fallen to this share: before, decay still lowers it. Tested:
-test_constants_of_inversion_lie_on_a_plateau."""
+"""A plateau counts only once the step size has fallen to this share: before, decay still lowers it. No
+plateau test yet."""
 
 
 def constant(done: float) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.attacks.reading.cut import hidden_values, smallest_sent
 from seepage.attacks.reading.one_each import Counted, Received, one_each, step_of
 from seepage.attacks.reading.peeling.codes import NumberCode, Snapped
 from seepage.attacks.reading.peeling.labelling import Labelled, Labeller
@@ -208,6 +209,10 @@ def _no_other_way(
     sure: Tensor = candidates.on_alphabet | (candidates.bound <= EXACT * unit)
     if candidates.evidence is not None:
         sure &= candidates.on_alphabet | (candidates.evidence <= 0)
+    if not candidates.tokens:
+        smallest = smallest_sent(gradient.weight, gradient.bias)
+        hidden = hidden_values(gradient.weight, smallest, candidates.rows, gradient.bias[candidates.rows])
+        sure &= hidden <= step_of(unit, candidates.on_alphabet)
     which = torch.tensor([len(several) > 0 for several in labels], device=sure.device).nonzero().squeeze(1)
     if candidates.tokens or not len(which):
         return sure, False

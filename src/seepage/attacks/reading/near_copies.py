@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seepage.attacks.reading.peeling.span import SignalSpan
 from seepage.core.types import InputSpec
+from seepage.models.hooks import CHUNK
 from seepage.models.signals import BackwardSignals
 
 _EXAMPLES = 32
@@ -48,11 +49,18 @@ class NearCopies:
         precise = signals.precisely()
         self.signal = precise.at_all_rows(x, y)  # (s, N)
         self.columns = _columns(signals.spec, x.shape[1], len(x), x.device)
-        self.apart = torch.zeros(len(self.columns), *self.signal.shape, dtype=torch.float64, device=x.device)
-        for c, column in enumerate(self.columns.tolist()):
-            moved = torch.zeros_like(x)
-            moved[:, column] = self.step
-            self.apart[c] = precise.at_all_rows(x + moved, y) - precise.at_all_rows(x - moved, y)
+        self.apart = self._apart(precise, x, y)  # (c, s, N)
+
+    def _apart(self, precise: BackwardSignals, x: Tensor, y: Tensor) -> Tensor:
+        """d(x + e) - d(x - e) for each column; many a pass, for small networks cost what passes cost."""
+        shape = (len(self.columns), len(x))
+        apart = torch.zeros(shape[0] * shape[1], self.signal.shape[1], dtype=torch.float64, device=x.device)
+        for part in torch.arange(len(apart), device=x.device).split(CHUNK):
+            column, example = self.columns[part // len(x)].unsqueeze(1), part % len(x)
+            moved = torch.zeros_like(x[example]).scatter_(1, column, self.step[example].unsqueeze(1))
+            ends = (precise.at_all_rows(x[example] + e, y[example]) for e in (moved, -moved))
+            apart[part] = next(ends) - next(ends)
+        return apart.reshape(*shape, -1)
 
     def told(self, dtype: torch.dtype) -> Tensor:
         """(c, k) bool: if they differ in column c, the two have other signals at its row in this type."""

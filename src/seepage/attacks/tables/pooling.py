@@ -86,3 +86,47 @@ def _aligned(
         cost += ((base[:, None, column] - rows[None, :, column]).abs() / unit).double().clamp_max(1.0)
     _, order = linear_sum_assignment(cost.cpu().numpy())
     return rows[torch.from_numpy(order).to(rows.device)]
+
+
+def guess_where_unsure(
+    rows: Tensor,
+    restarts: Tensor,
+    labels: Tensor,
+    groups: tuple[tuple[int, ...], ...],
+    *,
+    best: int,
+    unit: float,
+    shares: Tensor,
+) -> tuple[Tensor, int]:
+    """(n, D) raw rows of the restart `best`, the commonest category where the others' votes say less, and how
+    many values that are.
+
+    restarts, labels: of all restarts, as `pool_restarts` has them; the other ones' votes for a category are
+    how likely it is to be right. shares: (D,) how common each category is, which is how often a guess is.
+
+    >>> rows = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[0.0, 1.0]]])
+    >>> found = guess_where_unsure(
+    ...     rows[0], rows, torch.zeros(3, 1), ((0, 1),), best=0, unit=1.0, shares=torch.tensor([0.2, 0.8])
+    ... )
+    >>> found[0].tolist(), found[1]
+    ([[0.0, 1.0]], 1)
+    """
+    numbers = sorted(set(range(rows.shape[-1])) - {column for group in groups for column in group})
+    others = torch.stack(
+        [
+            _aligned(restarts[best], labels[best], restarts[r], labels[r], groups, numbers, unit)
+            for r in range(len(restarts))
+            if r != best
+        ]
+    )
+    rows, guessed = rows.clone(), 0
+    for group in groups:
+        columns = list(group)
+        own = rows[:, columns].argmax(1)
+        agree = (others[..., columns].argmax(-1) == own).double().mean(0)  # (n,)
+        likely = shares[columns].double()
+        unsure = (agree < likely.max()) & (own != likely.argmax())
+        common = torch.nn.functional.one_hot(likely.argmax(), len(columns)).to(rows)
+        rows[:, columns] = torch.where(unsure[:, None], common, rows[:, columns])
+        guessed += int(unsure.sum())
+    return rows, guessed

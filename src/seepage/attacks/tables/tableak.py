@@ -29,7 +29,7 @@ from seepage.attacks.inversion.solvers import adam
 from seepage.attacks.tables.confirming import confirm, held_of, proven
 from seepage.attacks.tables.exact_table import ExactTable
 from seepage.attacks.tables.held import Held, held_rows
-from seepage.attacks.tables.pooling import pool_restarts
+from seepage.attacks.tables.pooling import guess_where_unsure, pool_restarts
 from seepage.attacks.tables.proving import explains
 from seepage.attacks.tables.sight import Sight, sight_of
 from seepage.core.errors import NotApplicable
@@ -135,6 +135,7 @@ class TabLeak(GradientInversion):
                 f"{restarts} restarts were matched with one another; {which} explains the update best. "
                 "Confidence falls with the entropy of their votes."
             )
+        said = _guessed(said, outcome)
         if self.sight is None:
             return said
         rows = confirm(*_chosen(outcome), self.sight, outcome.problem.known)
@@ -145,6 +146,38 @@ class TabLeak(GradientInversion):
             f"{int(rows.right.sum())} of {len(rows.right)} rows found lie in the spaces of the first layer's "
             "gradient and of its signals."
         )
+
+
+def _guessed(said: Reconstruction, outcome: Outcome) -> Reconstruction:
+    """With the commonest categories where the restarts tell less: an answer is not to be below a guess."""
+    found, known = outcome.solution.candidates, outcome.problem.known
+    shares = _shares(known)
+    restarts = len(found) - 1  # their vote is the last one
+    if shares is None or restarts < 2 or said.model_units:
+        return said
+    labels = found.labels.argmax(-1) if found.labels.is_floating_point() else found.labels
+    which = sorted({*range(restarts), outcome.match.chosen})
+    rows, count = guess_where_unsure(
+        said.values,
+        found.inputs.detach()[which],
+        labels[which],
+        known.input.categories,
+        best=outcome.match.chosen,
+        unit=outcome.problem.unit,
+        shares=shares.to(said.values),
+    )
+    if count == 0:
+        return said
+    return replace(said, values=rows).with_notes(
+        f"{count} categories, on which restarts agree less often than a guess is right, are the commonest."
+    )
+
+
+def _shares(known: Knowledge) -> Tensor | None:
+    """(D,) how common each category is: in public examples, or by the columns' means; None: not known."""
+    if known.auxiliary is not None and len(known.auxiliary):
+        return known.input.to_raw(known.auxiliary.inputs).mean(dim=0)
+    return None if known.input.mean is None else torch.tensor(known.input.mean)
 
 
 def _sight(exchange: Exchange, known: Knowledge) -> Sight | None:

@@ -12,6 +12,7 @@ from seepage.attacks.proof import shares, unexplained
 from seepage.attacks.text.encoder import read_encoder
 from seepage.attacks.text.ends import classes, last_tokens
 from seepage.attacks.text.growing import SAMPLE, Reader, grow, reader, tokens_at
+from seepage.attacks.text.likely_words import likely_words
 from seepage.attacks.text.local_steps import mean_gradient, several_steps
 from seepage.attacks.text.span import Span
 from seepage.attacks.text.targets import token_targets
@@ -67,7 +68,15 @@ class ExactText(PerUpdateAttack):
                 "local steps: 'embedding_rows' reads their tokens. That nothing was read here does not mean "
                 "that nothing leaks."
             )
-        first, second = (_reader(model, block, tensors, sample, soft=soft) for block in (0, 1))
+        try:
+            first, second = (_reader(model, block, tensors, sample, soft=soft) for block in (0, 1))
+        except NotApplicable as reason:
+            words = likely_words(model, tensors, known.input) if is_adapted(model) else None
+            if words is None:
+                raise
+            return _nothing(
+                known, [f"No text is read, for {reason}", _LIKELY.format(int(words.sum()))], words
+            )
         said: list[str] = []
         if causal:
             candidates = tokens_at(first, length, vocabulary)
@@ -88,12 +97,13 @@ class ExactText(PerUpdateAttack):
         ]
         if len(ids):
             return _settled(exchange, known, ids, notes)
-        if second.tests[0].span.rank < span.rank:
+        if not soft and second.tests[0].span.rank < span.rank:
             notes.append(
                 f"The second block's gradient has rank {second.tests[0].span.rank}, which lacks some tokens: "
                 "a classifier's last block is read by one token of each text alone."
             )
-        return _nothing(known, notes)
+        words = likely_words(model, tensors, known.input) if is_adapted(model) else None
+        return _nothing(known, notes, words)
 
 
 def _reader(
@@ -108,7 +118,11 @@ def _reader(
         )
     rounding = max(torch.finfo(tensors[name].dtype).eps for point in points for name in point.weights)
     gradients = [point.gradient(tensors) for point in points]
-    spans = [Span.softened(g) if soft else Span.of(g, rounding=rounding) for g in gradients]
+    # adapters have fewer rows than features, and what the first ones read stays as it is
+    spans = [
+        Span.softened(g) if soft and len(g) >= g.shape[1] else Span.of(g, rounding=rounding)
+        for g in gradients
+    ]
     # Adapters of queries never see a text's first token: softmax over one key has no gradient.
     most = max((span.rank for span in spans if span is not None), default=0)
     clear = [
@@ -225,9 +239,18 @@ def _unmasked(ids: Tensor, targets: Tensor | None, known: Knowledge) -> tuple[Te
     ]
 
 
-def _nothing(known: Knowledge, notes: list[str]) -> Reconstruction:
+def _nothing(known: Knowledge, notes: list[str], words: Tensor | None = None) -> Reconstruction:
     empty = torch.zeros(0, *known.input.shape, dtype=torch.long)
-    return Reconstruction(values=empty, claimed=empty.new_zeros(0, dtype=torch.bool), notes=tuple(notes))
+    claimed = empty.new_zeros(0, dtype=torch.bool)
+    if words is not None:
+        notes.append(_LIKELY.format(int(words.sum())))
+    return Reconstruction(values=empty, claimed=claimed, words=words, notes=tuple(notes))
+
+
+_LIKELY = (
+    "{} tokens stand out from the vocabulary, as those do that the adapters read: they are likely to be in "
+    "the texts, without a proof and without their places."
+)
 
 
 def exact_text() -> ExactText:

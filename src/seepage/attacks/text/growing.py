@@ -6,7 +6,7 @@ alone, so a prefix is right if and only if its last token's features lie in that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,32 +71,38 @@ def reader(model: nn.Module, points: list[Point], spans: list[Span], sample: Ten
 
 
 def tokens_at(first: Reader, positions: int, vocabulary: int) -> Iterator[Tensor]:
-    """For each position the tokens whose features the first block may have read there.
+    """For each position the tokens whose features the first block may have read there."""
+    for kept in over_vocabulary(first.model, first.points, positions, vocabulary, first.passed):
+        yield kept.nonzero().squeeze(1)
+
+
+def over_vocabulary(
+    model: nn.Module,
+    points: list[Point],
+    positions: int,
+    vocabulary: int,
+    judge: Callable[[list[Tensor]], Tensor],
+) -> Iterator[Tensor]:
+    """For each position (vocabulary,): what `judge` says of each token's features there, (n, 1, features).
 
     Where positions do not enter the features (rotary ones come later), one look is for all of them.
     """
-    device = next(first.model.parameters()).device
+    device = next(model.parameters()).device
     every = torch.arange(vocabulary, device=device)
 
     def look(position: int) -> Tensor:
         place = torch.full((1, 1), position, device=device)
-        kept = [
-            first.passed(
-                read_at(
-                    first.model,
-                    first.points,
-                    input_ids=some[:, None],
-                    position_ids=place.expand(len(some), 1),
+        return torch.cat(
+            [
+                judge(
+                    read_at(model, points, input_ids=some[:, None], position_ids=place.expand(len(some), 1))
                 )
-            )
-            for some in every.split(VOCABULARY_CHUNK)
-        ]
-        return every[torch.cat(kept)]
+                for some in every.split(VOCABULARY_CHUNK)
+            ]
+        )
 
     two = torch.zeros(2, 1, dtype=torch.long, device=device)
-    apart = read_at(
-        first.model, first.points, input_ids=two, position_ids=torch.tensor([[0], [1]], device=device)
-    )
+    apart = read_at(model, points, input_ids=two, position_ids=torch.tensor([[0], [1]], device=device))
     alike = all(torch.equal(features[0], features[1]) for features in apart)
     found = look(0)
     yield found

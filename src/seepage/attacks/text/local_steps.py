@@ -17,10 +17,10 @@ from seepage.protocol.copies import own_copy
 
 
 def several_steps(update: Update, local: LocalTraining | None) -> bool:
-    """The update may be more than one step's gradient times a factor."""
-    if update.kind is UpdateKind.GRADIENT:
+    """It is known that the update is more than one step's gradient times a factor."""
+    if update.kind is UpdateKind.GRADIENT or local is None:
         return False
-    return local is None or local.num_steps(update.num_examples or 1) != 1
+    return local.num_steps(update.num_examples or 1) != 1
 
 
 def along(model: nn.Module, tensors: Mapping[str, Tensor], share: float) -> nn.Module:

@@ -18,8 +18,7 @@ from seepage.protocol import training_mode
 Behaviour = Callable[[nn.Module, "Probe"], Reading]
 
 _GRAIN = 4
-"""Pixels a side for each random value of smooth noise. Tested:
-test_constants_of_detectors_lie_on_a_plateau."""
+"""Pixels a side for each random value of smooth noise. No plateau test yet."""
 
 
 class Probe:

@@ -30,11 +30,10 @@ _SUBSETS = (1, 2, 4)
 """All rows, and the half and the quarter with the largest biases. Derived: the rows halved twice, so that a
 crafted quarter is seen as clearly as a crafted whole."""
 _NEGLIGIBLE = 1e-3
-"""Share of a row's norm below which a bias decides about nothing. Tested:
-test_constants_of_detectors_lie_on_a_plateau."""
+"""Share of a row's norm below which a bias decides about nothing. No plateau test yet."""
 _BY_CHANCE = 1.5
-"""Over the root of the number of rows, this is taken off the score, for few rows fit anything. Tested:
-test_constants_of_detectors_lie_on_a_plateau."""
+"""Over the root of the number of rows, this is taken off the score, for few rows fit anything. No plateau
+test yet."""
 _EXACT = 1.5
 """Score from which on biases are computed from their rows. Derived: thirty times what is left unexplained, so
 99.9 % of their variance."""

@@ -34,7 +34,7 @@ _LEAST_HALF = 0.1
 room for unequal ones."""
 _BY_CHANCE = 1.5
 """Over the root of the number of rows, this is taken off the score, for of few rows some weighted sum is
-balanced by chance. Tested: test_constants_of_detectors_lie_on_a_plateau."""
+balanced by chance. No plateau test yet."""
 
 
 def row_balance() -> Detector:

@@ -18,7 +18,7 @@ from seepage.guardian.detectors.calibrated import Reading, most_striking, weight
 from seepage.guardian.detectors.layers import WeightLayer, mixing_convolutions, of_kind
 
 _MOSTLY = 0.8
-"""Share of a row's energy in one positive entry. Tested: test_constants_of_detectors_lie_on_a_plateau."""
+"""Share of a row's energy in one positive entry. No plateau test yet."""
 
 
 def silenced_rows() -> Detector:

@@ -35,11 +35,14 @@ def audit_and_advise(audit: Grid, *, advice: bool, command: str = "", **settings
 
 
 def left(audit: Grid, taken: float) -> float:
-    """Of the budget; without one, as long as the audit took itself, within limits."""
+    """Of the budget, and at least the share that was kept for it: on a busy machine attacks take longer than
+    was measured, and no advice at all is the worse loss. Without a budget: as long as the audit took, within
+    limits."""
     spec = audit.points[0].spec
     if spec.budget is None and spec.attacks != AUTO:
         return min(MOST, max(SHORTEST, taken))
-    return (DEFAULT_BUDGET if spec.budget is None else spec.budget) - taken
+    budget = DEFAULT_BUDGET if spec.budget is None else spec.budget
+    return max(budget - taken, SHARE * budget)
 
 
 def measure_actions(

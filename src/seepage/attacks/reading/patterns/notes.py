@@ -46,7 +46,7 @@ def describe_without_bias(read: WithoutBias) -> tuple[str, ...]:
     """What was read beyond single rows, and how much of it is claimed."""
     notes = [
         f"With what known examples leave of other rows, {len(read)} examples become whole grey steps at one "
-        f"length, and {int(read.claimed.sum())} of them are claimed: the share of each in the rows that are "
+        f"length. {int(read.claimed.sum())} of them are claimed: the share of each in the rows that are "
         "explained is the backward signal of one of its labels."
     ]
     if read.complete:

@@ -255,6 +255,11 @@ def _certificates(peeling: Peeling, outcome: Outcome) -> list[str]:
             f"{outcome.coarse} reading(s) are not claimed: the update's numbers are rounded too coarsely to "
             "tell every value to a thousandth of its range."
         )
+    if outcome.cut:
+        notes.append(
+            f"{outcome.cut} reading(s) are not claimed: small numbers of the update were cut to 0, so that "
+            "small values may be missing in them."
+        )
     return notes
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.attacks.reading.cut import hidden_values, smallest_sent
 from seepage.attacks.reading.one_each import Counted, OneEach, Received, one_each, step_of
 from seepage.attacks.reading.peeling.codes import Code, TokenCode
 from seepage.attacks.reading.peeling.loop import Peeling
@@ -33,6 +34,8 @@ class Outcome:
     """Those that may be means of copies that differ a little; see `one_each`."""
     coarse: int
     """Those whose values the rounding of the update leaves open."""
+    cut: int
+    """Those that may lack values which were too small to be sent; see `cut`."""
     complete: bool
     """No active row holds anything beyond rounding."""
     open_rows: int
@@ -50,7 +53,7 @@ class Outcome:
         if rows is None:
             nothing = torch.zeros(len(found), dtype=torch.bool, device=found.row.device)
             return Outcome(
-                nothing, nothing, 0, 0, 0, complete=False, open_rows=0, residual=0.0, agreement=0.0
+                nothing, nothing, 0, 0, 0, 0, complete=False, open_rows=0, residual=0.0, agreement=0.0
             )
         explained = (rows.norm <= BEYOND * rows.weight_noise) & (rows.bias.abs() <= BEYOND * rows.noise)
         norm = torch.zeros_like(peeling.residual.norm)
@@ -68,8 +71,8 @@ class Outcome:
             stands = stands & found.exact
         coarse = doubtful & ~_accurate(found, peeling.code)
         known = _one_each(peeling)
-        alike = ~known.single
-        certified = stands & ~coarse & ~alike
+        alike, cut = ~known.single, _cut(peeling)
+        certified = stands & ~coarse & ~alike & ~cut
         total = (peeling.residual.norm * abs(peeling.residual.factor)).double().norm()
         fires = (found.signals != 0).any(0)
         return Outcome(
@@ -78,6 +81,7 @@ class Outcome:
             contradicted=int((~stands).sum()),
             alike=int((stands & alike).sum()),
             coarse=int((stands & coarse & ~alike).sum()),
+            cut=int((stands & cut & ~coarse & ~alike).sum()),
             complete=bool(explained.all()) and bool(certified.all()) and len(found) > 0,
             open_rows=int((~explained).sum()),
             residual=float(norm.double().norm() / total),
@@ -112,6 +116,15 @@ def _one_each(peeling: Peeling) -> OneEach:
         left=lambda rows: peeling.residual.weights(rows, found),
     )
     return one_each(counted, received)
+
+
+def _cut(peeling: Peeling) -> Tensor:
+    """(k,) bool: a value that is not 0 may have been sent as 0 where the example was read."""
+    found, residual = peeling.found, peeling.residual
+    smallest = smallest_sent(residual.weight, residual.bias) * abs(residual.factor)
+    own = found.signals.gather(1, found.row.unsqueeze(1)).squeeze(1)
+    hidden = hidden_values(residual.weight, smallest, found.row, own)
+    return hidden > step_of(_unit(found, peeling.code), found.exact)
 
 
 def _accurate(found: Found, code: Code) -> Tensor:

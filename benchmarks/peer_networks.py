@@ -1,0 +1,76 @@
+"""Run under the peer's own python: its inverting gradients on a network of `inversion_networks`.
+
+    PEER_PYTHON peer_networks.py PEER_FOLDER SETTING SEED IMAGES.npz OUT.npz STEPS [options of its attack ...]
+
+IMAGES.npz holds inputs in model units and labels. Writes what it returned and the CPU seconds it took. Its
+`reconstruct` is called as the script beside it, run_breaching.py, calls it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib import import_module
+
+import numpy
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from inversion_networks import SETTINGS
+
+
+def main() -> None:
+    folder, name, seed, images, out, steps, *options = sys.argv[1:]
+    sys.path.insert(0, folder)
+    import_module("tvshim")  # must precede the peer
+    breaching = import_module("breaching")
+    users = import_module("breaching.cases.users")
+    container = import_module("breaching.cases.models.model_preparation").VisionContainer
+    torch.set_num_threads(1)
+    setting, stored = SETTINGS[name], numpy.load(images, allow_pickle=False)
+    inputs, labels = torch.from_numpy(stored["inputs"]), torch.from_numpy(stored["labels"])
+
+    class Loader:
+        name = "pictures"
+        dataset = property(lambda self: self)
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            yield {"inputs": inputs.clone(), "labels": labels.clone()}
+
+        def __len__(self) -> int:
+            return 1
+
+    setup = {"device": torch.device("cpu"), "dtype": torch.float}
+    case = [
+        "data=CIFAR10", "server=honest-but-curious", "server.pretrained=False",
+        f"user={'local_updates' if setting.local_steps else 'local_gradient'}",
+        f"user.num_data_points={len(inputs)}", "user.provide_labels=True",
+    ]  # fmt: skip
+    if setting.local_steps:
+        each = len(inputs) // setting.local_steps
+        case += [
+            f"user.num_local_updates={setting.local_steps}",
+            f"user.num_data_per_local_update_step={each}",
+        ]
+        case += ["user.local_learning_rate=0.01"]
+    config = breaching.get_case_config("1_single_image_small", overrides=case)
+    model, loss = container(setting.model(int(seed))), torch.nn.CrossEntropyLoss()
+    server = breaching.cases.construct_server(model, loss, config, setup)
+    model = server.vet_model(model)
+    user = (users.UserMultiStep if setting.local_steps else users.UserSingleStep)(
+        model, loss, Loader(), setup, 0, config.user
+    )
+    chosen = [*options, f"optim.max_iterations={steps}", f"optim.callback={steps}"]
+    attack = breaching.get_attack_config("invertinggradients", overrides=chosen)
+    torch.manual_seed(int(seed) + 1)
+    attacker = breaching.attacks.prepare_attack(model, loss, attack, setup)
+    with sdpa_kernel(SDPBackend.MATH):
+        shared, payloads, _ = server.run_protocol(user)
+        start = time.process_time()
+        found, _ = attacker.reconstruct(payloads, shared, server.secrets)
+        seconds = time.process_time() - start
+    numpy.savez(out, found=found["data"].detach().numpy(), seconds=seconds)
+
+
+if __name__ == "__main__":
+    main()
