@@ -24,8 +24,10 @@ from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS
 from seepage.attacks.reading.near_copies import NearCopies
+from seepage.attacks.reading.one_each import Counted, Received, one_each
 from seepage.attacks.reading.peeling.residual import Residual
 from seepage.attacks.reading.peeling.span import SignalSpan
+from seepage.attacks.reading.scale import Scale
 from seepage.core.types import Batch, Broadcast, Exchange, Knowledge, LocalTraining, Reconstruction
 from seepage.models.gradients import LayerGradient
 from seepage.models.layers import trace_linear_layers
@@ -139,3 +141,39 @@ def test_a_copy_that_fires_another_neuron_is_seen_in_the_rank() -> None:
         near = NearCopies(signals, x, y, torch.tensor([0]), torch.tensor([step]))
         assert [span.rank for span in ranks] == [1, 2 if at_zero else 1]
         assert near.shown(ranks[0]) is at_zero
+
+
+@pytest.mark.parametrize(("kappa", "whole", "believed"), [(3.7, None, True), (6.0, 6, False)])
+def test_another_whole_number_than_the_declared_one_is_no_clipping(
+    kappa: float, whole: int | None, believed: bool
+) -> None:
+    """Twelve declared and a rank of twelve; the readings count as six, as means of pairs do."""
+    model = network(0)
+    half = drawn(pictures(N, 0, on_grid=True), 0)
+    (layer, *_) = trace_linear_layers(model, SPEC)
+    signals = BackwardSignals(model, layer, SPEC, loss="cross_entropy")
+    gradient = LayerGradient(torch.rand(40, 3 * SIZE**2), torch.rand(40), scale=1.0, steps=1)
+    span = SignalSpan(Residual(gradient), torch.arange(40))
+    span.rank = 2 * N
+    none = torch.zeros(N, dtype=torch.bool)
+    counted = Counted(
+        features=half.inputs.flatten(1),
+        labels=half.labels,
+        row=torch.zeros(N, dtype=torch.long),
+        on_grid=~none,
+        lone=none,
+        evidence=torch.zeros(N, dtype=torch.float64),
+        times=torch.ones(N, dtype=torch.long),
+        step=torch.full((N,), 1 / 255, dtype=torch.float64),
+    )
+    received = Received(
+        scale=Scale(kappa, whole, N),
+        expected=2.0 * N,
+        summed=False,
+        computed=None,
+        fine=True,
+        signals=signals,
+        span=lambda: span,
+        left=lambda rows: torch.zeros(len(rows), 3 * SIZE**2, dtype=torch.float64),
+    )
+    assert one_each(counted, received).single.tolist() == [believed] * N

@@ -164,8 +164,12 @@ def _on_grid(case: _Case) -> _Grounds:
     """Whether the declared number is that of the update, and neither products nor rank speak against it."""
     received, counted = case.received, case.counted
     if not case.declared:
-        # Clipping changes the factor and leaves no products, but it does not change the rank.
-        return _by_number(case, received.number is not None and received.span().rank == received.number)
+        # Clipping changes the factor and leaves no products, but it does not change the rank. A factor that
+        # is another whole number may be no clipping, but the number of means of several, of higher rank.
+        number, scale = received.number, received.scale
+        other = scale is not None and scale.num_examples is not None and len(counted.labels) != number
+        holds = number is not None and not other and received.span().rank == number
+        return _by_number(case, holds)
     if case.seen:
         evidence = counted.evidence[counted.lone]
         if speaks_for(evidence, surely=True):
