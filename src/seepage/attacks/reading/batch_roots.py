@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from seepage.attacks.reading.peeling.residual import Found, Residual
 from seepage.attacks.reading.peeling.tolerances import COARSE, FINE, MOST_ROWS
 from seepage.attacks.reading.unmixing.descent import Roots, distinct
+from seepage.attacks.reading.unmixing.gather import ROWS_EACH
 from seepage.attacks.reading.unmixing.mixture import column_space
 from seepage.attacks.reading.unmixing.next_equations import Span, descend
 from seepage.attacks.reading.unmixing.starts import made_up_inputs
@@ -23,8 +24,6 @@ from seepage.models.layers import LinearLayer
 
 _STARTS, _ROUNDS, _DRY = 96, 100, 20
 """Starts at a time, rounds of them, and rounds in vain that end the search. Cost: time."""
-_ROWS_EACH = 2
-"""Neurons for each example below which its rank is not told. Derived: as many say where the span is."""
 _PASSES = 10
 """Times that the average of what the next layer reads is taken from the places that fit it. Cost: time; each
 makes its error some ten times smaller."""
@@ -62,7 +61,7 @@ def rows_of(gradient: LayerGradient) -> Rows | None:
     residual = Residual(gradient)
     index = (residual.norm > 0).nonzero().squeeze(1)[:MOST_ROWS]
     none, ones = Found.none(gradient.weight), gradient.bias[index].unsqueeze(1).double()
-    found = column_space(lambda: residual.columns(index, none), ones, most=(len(index) - 1) // _ROWS_EACH)
+    found = column_space(lambda: residual.columns(index, none), ones, most=(len(index) - 1) // ROWS_EACH)
     if found is None:
         return None
     directions, sizes, beyond, width = found

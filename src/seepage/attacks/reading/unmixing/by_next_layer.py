@@ -19,17 +19,14 @@ from seepage.attacks.reading.peeling.residual import Found, Residual
 from seepage.attacks.reading.peeling.tolerances import MOST_ROWS, SURE
 from seepage.attacks.reading.unmixing.assemble import Unmixed
 from seepage.attacks.reading.unmixing.descent import Roots
-from seepage.attacks.reading.unmixing.gather import gather
-from seepage.attacks.reading.unmixing.mixture import Mixture, column_space, mixture_of
+from seepage.attacks.reading.unmixing.gather import ROWS_EACH, gather, mixture_at
+from seepage.attacks.reading.unmixing.mixture import Mixture, column_space
 from seepage.attacks.reading.unmixing.next_equations import Span, descend
 from seepage.attacks.reading.unmixing.told import blur
 from seepage.core.progress import Clock
 from seepage.models.between import Between
 from seepage.models.signals import ROUNDING, BackwardSignals
 
-_ROWS_EACH = 2
-"""Neurons for each unknown example below which no search is tried. Derived: of N equations, u only say where
-the span is, and u - 1 are unknowns."""
 _STARTS, _ROUNDS, _AT_ONCE = 48, 10, 8
 """Starts at a time, rounds in vain, and the share of the unknown examples that is enough to go on with where
 the others are easier to find when those are gone. Cost: time."""
@@ -65,14 +62,7 @@ class NextLayerUnmixer:
         whole: as many as possible at once, for what is taken away leaves its error in the rest.
         """
         self.unknown = None
-        mixture = mixture_of(
-            lambda: residual.columns(index, found),
-            residual.biases(index, found),
-            noise=residual.noise(index, found)[1],
-            layer=self.signals.parameters,
-            made_up=self.made_up,
-            rows_each=_ROWS_EACH,
-        )
+        mixture = mixture_at(residual, index, found, self.signals, self.made_up)
         span = None if mixture is None else self._span(residual, found)
         if mixture is None or span is None:
             return None
@@ -102,7 +92,7 @@ class NextLayerUnmixer:
         if len(index) < 2:
             return None
         ones = after.biases(index, held).unsqueeze(1)
-        most = min(len(index) - 1, after.weight.shape[1] // _ROWS_EACH)
+        most = min(len(index) - 1, after.weight.shape[1] // ROWS_EACH)
         space = column_space(lambda: after.columns(index, held), ones, most=most)
         if space is None:
             return None

@@ -17,17 +17,14 @@ from seepage.attacks.reading.peeling.residual import Found, Residual
 from seepage.attacks.reading.peeling.tolerances import SURE
 from seepage.attacks.reading.unmixing.assemble import Unmixed
 from seepage.attacks.reading.unmixing.descent import Roots, descended
-from seepage.attacks.reading.unmixing.gather import gather
-from seepage.attacks.reading.unmixing.mixture import Mixture, mixture_of
+from seepage.attacks.reading.unmixing.gather import gather, mixture_at
+from seepage.attacks.reading.unmixing.mixture import Mixture
 from seepage.attacks.reading.unmixing.signal_equations import SignalEquations
 from seepage.attacks.reading.unmixing.told import blur
 from seepage.core.progress import Clock
 from seepage.models.curvature import SignalCurvature
 from seepage.models.signals import BackwardSignals
 
-_ROWS_EACH = 2
-"""Rows for each unknown example below which no search is tried. Derived: u of the rows only say where the
-span is, and u - 1 are unknowns."""
 _STARTS, _IN_VAIN = 20, 3
 """Starts for a label, and labels in a row without an example after which no further one is tried: they
 come in the order of how well made-up inputs fit with them. Cost: time."""
@@ -56,14 +53,7 @@ class SignalUnmixer:
     ) -> Unmixed | None:
         """As `NextLayerUnmixer.unmix`."""
         self.unknown = None
-        mixture = mixture_of(
-            lambda: residual.columns(index, found),
-            residual.biases(index, found),
-            noise=residual.noise(index, found)[1],
-            layer=self.signals.parameters,
-            made_up=self.made_up,
-            rows_each=_ROWS_EACH,
-        )
+        mixture = mixture_at(residual, index, found, self.signals, self.made_up)
         if mixture is None or mixture.unknown < 2 or mixture.unknown * self.behind > _MOST_WORK:
             return None
         self.unknown = mixture.unknown

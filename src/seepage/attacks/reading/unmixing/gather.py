@@ -12,14 +12,37 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from seepage.attacks.reading.peeling.residual import Found, Residual
 from seepage.attacks.reading.unmixing.descent import Roots
 from seepage.attacks.reading.unmixing.ledger import complement_of
-from seepage.attacks.reading.unmixing.mixture import Mixture
+from seepage.attacks.reading.unmixing.mixture import Mixture, mixture_of
 from seepage.attacks.reading.unmixing.polish import unit
 from seepage.attacks.reading.unmixing.starts import starts_in
 from seepage.attacks.reading.unmixing.told import Told, told
 from seepage.core.progress import Clock
 from seepage.models.signals import BackwardSignals
+
+ROWS_EACH = 2
+"""Neurons for each unknown example below which no search is tried. Derived: of N equations, u only say where
+the span is, and u - 1 are unknowns."""
+
+
+def mixture_at(
+    residual: Residual,
+    index: Tensor,
+    found: Found,
+    signals: BackwardSignals,
+    made_up: Callable[[int], Tensor],
+) -> Mixture | None:
+    """The rows `index` (r,) of a residual, with the gates of all neurons; None where their rank says no."""
+    return mixture_of(
+        lambda: residual.columns(index, found),
+        residual.biases(index, found),
+        noise=residual.noise(index, found)[1],
+        layer=signals.parameters,
+        made_up=made_up,
+        rows_each=ROWS_EACH,
+    )
 
 
 def gather(
