@@ -55,6 +55,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "GroupNorm": lambda: convolutions(nn.ReLU, nn.GroupNorm(2, 8)),
     "no head bias": lambda: convolutions(nn.ReLU, bias=False),
     "in place": lambda: convolutions(lambda: nn.ReLU(inplace=True)),
+    "LeakyReLU": lambda: convolutions(lambda: nn.LeakyReLU(0.2)),
     "attention": Tokens,
 }
 
@@ -135,8 +136,18 @@ def test_the_step_of_the_difference_lies_on_a_plateau(monkeypatch: pytest.Monkey
             assert error(fast, problem, cosine, candidates(problem, seed=1)) < 0.03, (network, steps)
 
 
+def test_one_local_step_is_a_gradient_too() -> None:
+    problem = posed(NETWORKS["GELU"], 3, torch.float64, algorithm="fedavg", lr=0.05)
+    for distance in (cosine, euclidean):
+        fast = directional_matching(problem, distance, None, candidates(problem))
+        assert fast is not None
+        assert error(fast, problem, distance, candidates(problem, seed=1)) <= 1e-5
+
+
 def test_what_it_does_not_hold_for_is_left_to_double_backprop() -> None:
     several = posed(NETWORKS["GELU"], 2, torch.float32, algorithm="fedavg", epochs=2)
     assert directional_matching(several, cosine, None, candidates(several)) is None
+    kinked = posed(lambda: convolutions(nn.ReLU6), 2, torch.float32)
+    assert directional_matching(kinked, cosine, None, candidates(kinked)) is None
     one = posed(NETWORKS["GELU"], 2, torch.float32)
     assert directional_matching(one, cosine, None, candidates(one, restarts=4)) is None  # vmap is faster

@@ -45,7 +45,6 @@ from seepage.attacks.fishing.shared import (
     examples_behind,
     one_party,
 )
-from seepage.core.errors import NotApplicable
 from seepage.core.types import Crafted, Exchange, Knowledge
 
 
@@ -93,11 +92,6 @@ class BinaryFishing(Cutting):
         hook: Hook = exchange.secret
         assert hook.theta is not None
         found = read_dying_cut(exchange, known, head)
-        if found.share < 1:
-            raise NotApplicable(
-                "clients train in mini-batches, of which a cut reads the first that catches anybody, so cuts "
-                "cannot be compared: binary fishing needs batches taken whole; feature_fishing does not."
-            )
         reading = found.head
         epsilon = torch.finfo(exchange.update.tensors[head.weight].dtype).eps
         sharp = {"direction": hook.dying.u, "beta": hook.dying.gamma, "epsilon": epsilon}

@@ -30,7 +30,7 @@ from seepage.attacks.fishing.head import (
     cut_head,
     read_head,
 )
-from seepage.attacks.fishing.shared import Cutting, Hook, chosen_direction, hooked
+from seepage.attacks.fishing.shared import Cutting, Fishing, Hook, chosen_direction, hooked
 from seepage.core.errors import NotApplicable, SpecError
 from seepage.core.registry import lookup
 from seepage.core.types import Crafted, Exchange, Grant, Knowledge
@@ -51,6 +51,10 @@ class CrossDeviceFishing(Cutting):
     @property
     def needs(self) -> frozenset[Grant]:
         return super().needs | (frozenset() if self.groups is None else {Grant.TARGET_CLIENT})
+
+    def check_steps(self, model: nn.Module, known: Knowledge, head: Head) -> None:
+        """One step only: a client of the cutting row's class would diverge, and nobody is asked twice."""
+        Fishing.check_steps(self, model, known, head)
 
     def query_bound(self, examples: int) -> int:
         """Rounds, known before the first; each client answers once where groups are given."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.fishing.cuts import ALONE, WHOLE
-from seepage.attacks.fishing.dying import Dying, dying_model, read_caught, sends_its_first_step
+from seepage.attacks.fishing.dying import Dying, dying_model, sends_its_first_step
 from seepage.attacks.fishing.head import Head, HeadReading, head_features, read_head
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Batch, Exchange, Knowledge, LocalTraining
@@ -84,8 +84,6 @@ class DyingReading:
 
     head: HeadReading
     """The weight is not a number where the units of the layer disagree."""
-    share: float
-    """Of the client's examples that the step held."""
     counts: Tensor | None
     """(K,) examples of each class; None where the biases did not go on as after a death in the first step."""
 
@@ -95,7 +93,7 @@ class DyingReading:
 
 
 def read_dying_cut(exchange: Exchange, known: Knowledge, head: Head) -> DyingReading:
-    """Of mini-batches nothing is proved: their order is not known, nor which of them was the first."""
+    """NotApplicable for mini-batches: an answer does not tell which of them caught first."""
     dying, row, local = exchange.secret.dying, exchange.secret.target, known.local
     examples = exchange.update.num_examples
     assert local is not None and examples is not None
@@ -104,28 +102,20 @@ def read_dying_cut(exchange: Exchange, known: Knowledge, head: Head) -> DyingRea
             "the update is a sum over clients that take several local steps, and one that catches nobody "
             "does not die: a cut needs single updates, or one local step; class_fishing reads such sums."
         )
-    whole = local.batch_size is None or local.batch_size >= examples
-    held, caught = float(examples), math.nan
-    if whole:
-        moved = exchange.update.tensors[dying.bias].detach().double().cpu()
-        each = moved * examples / (-local.lr * dying.gamma * dying.unit)
-        middle = float(each.median())
-        if float((each - middle).abs().max()) <= ALONE * max(1.0, abs(middle)):
-            caught = middle
-    else:
-        count, held = read_caught(exchange, known, dying)
-        caught = math.nan if count is None else float(count)
-    share = held / examples
-    reading = read_head(exchange, known, head, row)  # as if the step had held all examples
+    if local.batch_size is not None and local.batch_size < examples:
+        raise NotApplicable(
+            "clients train in mini-batches, and a cut is read from the first that catches anybody, whichever "
+            "that was: it needs batches taken whole; class_fishing does not."
+        )
+    caught = math.nan
+    moved = exchange.update.tensors[dying.bias].detach().double().cpu()
+    each = moved * examples / (-local.lr * dying.gamma * dying.unit)
+    middle = float(each.median())
+    if float((each - middle).abs().max()) <= ALONE * max(1.0, abs(middle)):
+        caught = middle
     return DyingReading(
-        head=replace(
-            reading,
-            weight=caught,
-            features=reading.features * share,
-            others_weight=reading.others_weight * share,
-        ),
-        share=share,
-        counts=_classes(exchange, known, head, caught) if whole and math.isfinite(caught) else None,
+        head=replace(read_head(exchange, known, head, row), weight=caught),
+        counts=_classes(exchange, known, head, caught) if math.isfinite(caught) else None,
     )
 
 

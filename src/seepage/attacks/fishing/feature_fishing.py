@@ -70,6 +70,8 @@ class FeatureFishing(Cutting):
             direction, beta = -dying.u, dying.gamma
         if self.searching:
             tails = [read_tail(e, known, head, beta=beta) for e in history if e.clients == history[0].clients]
+            if several and tails and tails[0].others:
+                return None  # one of the row's class would raise the layer, and training diverge
             theta = next_tail_cut(tails, beta=beta)
         else:
             theta = self._known_cut(model, known, head, direction)

@@ -45,8 +45,6 @@ class Tail:
     """Of w.f."""
     others: bool
     """Other classes are in the batch, or it cannot be told (two classes only)."""
-    share: float = 1.0
-    """Of the client's examples that the local step held."""
     looks_single: bool
     """The size says one, clearly below the cut; but other classes may hide in it."""
 
@@ -100,7 +98,6 @@ def _read_dying_tail(exchange: Exchange, known: Knowledge, head: Head) -> Tail:
         feature=feature,
         mean=mean,
         others=not read.lacks(exchange.secret.target),
-        share=read.share,
         looks_single=abs(size - 1) <= ALONE and theta - mean >= CLEAR / sharpness(exchange, 1.0) + rounding,
     )
 
@@ -128,7 +125,7 @@ def fished_tail(
     sums = sent_gradient(exchange, known, names)
     return Fished(
         tensors={
-            **{name: tensor * (tail.share / beta) for name, tensor in sums.items()},
+            **{name: tensor / beta for name, tensor in sums.items()},
             **head_gradient(tail.feature, head, target, model),
         },
         model=model,

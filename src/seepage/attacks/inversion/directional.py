@@ -43,7 +43,16 @@ _DIGITS = 1e3
 """Times epsilon that dL/dx must change by, relatively; otherwise double backprop takes this step. Derived:
 dL/dx is rounded to some ten epsilons, which is a hundredth of that."""
 _RELU = frozenset({functional.relu, torch.relu, Tensor.relu})
+_LEAKY = frozenset({functional.leaky_relu})
 _MAX_POOL = frozenset({functional.max_pool2d, torch.max_pool2d})
+_OTHER_KINKS = frozenset({
+    functional.relu6, functional.hardtanh, functional.hardswish, functional.hardsigmoid, functional.prelu,
+    functional.rrelu, functional.threshold, functional.max_pool1d, functional.max_pool3d,
+    functional.adaptive_max_pool1d, functional.adaptive_max_pool2d, functional.softshrink,
+    functional.hardshrink, torch.max, torch.amax, torch.maximum, torch.minimum, torch.abs, torch.clamp,
+    Tensor.max, Tensor.amax, Tensor.abs, Tensor.clamp,
+})  # fmt: skip
+"""Left to double backprop: a difference across these kinks would be wrong, and they are not followed."""
 
 
 class _Pieces(TorchFunctionMode):
@@ -60,6 +69,10 @@ class _Pieces(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _RELU:
             return self._relu(args[0])
+        if func in _LEAKY:
+            return self._leaky(*args, **{name: v for name, v in kwargs.items() if name != "inplace"})
+        if func in _OTHER_KINKS:
+            raise NotImplementedError(f"the pieces of {func} are not followed")
         if func in _MAX_POOL and not kwargs.get("return_indices", False):
             return self._max_pool(args[0], args[1:], kwargs)
         return func(*args, **kwargs)
@@ -71,6 +84,15 @@ class _Pieces(TorchFunctionMode):
             return out
         piece: Tensor = torch.ops.aten.threshold_backward(x, self._piece(), 0)  # x where it was positive
         return piece
+
+    def _leaky(self, x: Tensor, negative_slope: float = 0.01, *_: object) -> Tensor:
+        out: Tensor
+        if self.next is None:
+            self.kept.append(x.detach())
+            out = torch.ops.aten.leaky_relu(x, negative_slope)
+        else:
+            out = torch.ops.aten.leaky_relu_backward(x, self._piece(), negative_slope, False)
+        return out
 
     def _max_pool(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         if self.next is None:
@@ -91,7 +113,7 @@ def directional_matching(
 ) -> Objective | None:
     """The objective by a difference of gradients, or None where it does not hold or does not agree."""
     several = len(start) > 1 and sum(t.numel() for t in problem.observed) <= LARGE_MODEL  # vmap serves these
-    if not problem.one_gradient or problem.training.batch_norm == "train" or several:
+    if _scale(problem) is None or problem.training.batch_norm == "train" or several:
         return None
     if problem.embedding is not None or not start.inputs.is_floating_point():
         return None
@@ -106,6 +128,15 @@ def directional_matching(
     except (RuntimeError, NotImplementedError):
         return None
     return None
+
+
+def _scale(problem: Problem) -> float | None:
+    """What the gradient is multiplied by in the update: -lr in a single plain local step; None in several."""
+    if problem.one_gradient:
+        return 1.0
+    training = problem.training
+    single = problem.clients == 1 and problem.local_steps == 1 and training.plain
+    return -training.lr if single and not training.weight_decay else None
 
 
 def _agrees(found: Evaluation, expected: Evaluation) -> bool:
@@ -133,7 +164,7 @@ def _with_double_backprop_where_digits_lack(fast: _Directional, slow: Objective)
 class _Directional:
     def __init__(self, problem: Problem, distance: Distance, weights: Weights, *, step: float) -> None:
         received = trainable(problem.model)
-        self.problem, self.step = problem, step
+        self.problem, self.step, self.scale = problem, step, _scale(problem) or 1.0
         self.weights = [received[name].detach().clone().requires_grad_() for name in problem.names]
         self.length = _length(self.weights)
         self.pull: Pull = pull_of(distance, problem.observed, weights)
@@ -147,6 +178,8 @@ class _Directional:
         found = torch.autograd.grad(loss, [x, *self.weights], allow_unused=True)
         before = found[0]
         filled = _apart(self.weights, found[1:])
+        if self.scale != 1:
+            filled = [g.mul_(self.scale) for g in filled]
         value, direction = self.pull(filled)
         length = _length(direction)
         if before is None or not 0 < length < math.inf:
@@ -159,7 +192,7 @@ class _Directional:
         difference = torch.autograd.grad(loss, x)[0] - before
         if not difference.norm() > _DIGITS * self.epsilon * before.norm():
             return value.detach(), None
-        return value.detach(), difference / step
+        return value.detach(), difference * (self.scale / step)
 
 
 def _apart(weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor]:
