@@ -187,10 +187,10 @@ def measure_all(workers: int) -> Measured:
             },
             held_out={
                 "public": score_public(held_out=True),
-                "trained": gather(score_trained, sides[1], 5000, pool),
-                "small": gather(score_honest, HELD_OUT, 2000, pool),
+                "trained": gather(score_trained, sides[1], 6000, pool),
+                "small": gather(score_honest, HELD_OUT, 2600, pool),
             },
-            crafted=gather(score_crafted, HELD_OUT, range(700, 703), pool),
+            crafted=gather(score_crafted, HELD_OUT, range(710, 713), pool),
             trainings=score_rounds(pool),
             interrupted=score_held_out_rounds(pool),
         )

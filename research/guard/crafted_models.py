@@ -175,10 +175,17 @@ CRAFTS: tuple[Craft, ...] = (
         Craft(family="imprint", strength=f"{bins} bins", attack=partial(imprint, bins=bins))
         for bins in (32, 200)
     ),
+    Craft(family="imprint", strength="200 bins, ladder", attack=partial(imprint, bins=200, read="rows")),
     Craft(
         family="imprint, adaptive",
         strength="20 % jitter",
         attack=partial(imprint, bins=200),
+        disguise=jittered_imprint,
+    ),
+    Craft(
+        family="imprint, adaptive",
+        strength="ladder, 20 % jitter",
+        attack=partial(imprint, bins=200, read="rows"),
         disguise=jittered_imprint,
     ),
     *(

@@ -122,6 +122,7 @@ FAMILIES: dict[str, list[Callable[[], nn.Module]]] = {
         partial(_dense, 128, 1, _no_norm, nn.Sigmoid),
         partial(_dense, 64, 2, _no_norm, nn.Tanh),
     ],
+    "mlp, smooth": [partial(_dense, 128, 2, _no_norm, nn.GELU), partial(_dense, 200, 3, _no_norm, nn.SiLU)],
     "cnn": [partial(_conv, 16, False, False), partial(_conv, 32, False, False)],
     "cnn, batch norm": [partial(_conv, 16, False, True), partial(_conv, 32, False, True)],
     "cnn, depthwise": [partial(_conv, 32, True, True), partial(_conv, 48, True, False)],
@@ -131,7 +132,7 @@ FAMILIES: dict[str, list[Callable[[], nn.Module]]] = {
     "weight-tied": [partial(Tied, 64), partial(Tied, 128)],
     "lora": [partial(Adapted, 128, 4), partial(Adapted, 256, 8)],
 }
-HELD_OUT = frozenset({"mlp, layer norm", "cnn, depthwise", "gru", "transformer", "weight-tied", "cnn"})
+HELD_OUT = frozenset({"mlp, layer norm", "mlp, smooth", "gru", "transformer", "weight-tied", "cnn"})
 """Chosen before any was scored, so that each kind has a relative on either side."""
 
 _OPTIMISERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {

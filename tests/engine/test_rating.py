@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from tests.engine.test_scoring import GUESS, RAW, SPEC, level, played, silent
@@ -41,7 +42,7 @@ def test_two_blocks_are_rated_as_one() -> None:
 
 def test_a_block_of_a_table_has_the_units_of_the_whole_table() -> None:
     """Without a spread the unit of an error is that of all true rows, not of those in the block."""
-    spec = replace(SPEC, spread=None)
+    spec = replace(SPEC, spread=None, value_range=(0.0, 4.0))
     views = Views(played(), spec, "input", 1e-3)
     off = RAW + torch.tensor([1.0, 0.0])
     rating = Rating(views, ())
@@ -56,6 +57,8 @@ def test_examples_that_are_compared_in_parts_are_all_compared(monkeypatch: pytes
     result = found(RAW[[1, 0]], 0)
     whole = rated(result, views, ()).pairing
     monkeypatch.setattr(pairing, "BLOCK", 1)
+    # What is not written is seen: memory that was freed a moment ago still holds the right numbers.
+    monkeypatch.setattr(np, "empty", lambda shape, dtype=float: np.zeros(shape, dtype))
     parts = rated(result, Views(played(), SPEC, "input", 1e-3), ()).pairing
     assert parts.candidate.tolist() == whole.candidate.tolist() == [1, 0, -1]
     assert parts.exact.tolist() == whole.exact.tolist() == [True, True, False]

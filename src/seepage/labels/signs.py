@@ -50,7 +50,7 @@ def sign_counts(evidence: Evidence, num_examples: int) -> Tensor:
 
     def counts(deviation: float) -> Tensor:
         root = (deviation * normal + (deviation**2 * normal.square() + 4 * expected).sqrt()) / 2
-        return root.square().masked_fill(absent, 0.0)
+        return torch.where(absent, torch.zeros_like(root), root.square())
 
     low, high = 0.0, _WIDEST  # at 0 the classes that are there have p_c n, which is n at most in all
     for _ in range(_BISECTIONS):

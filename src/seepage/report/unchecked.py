@@ -52,10 +52,15 @@ def without_truth(
 
 
 def hindrances(log: AuditLog) -> list[str]:
-    """What about the recorded exchanges keeps attacks from them, and how many of them it is about."""
+    """What about the recorded exchanges keeps attacks from them, and how many of them it is about.
+
+    Where every example of an exchange came out exactly, nothing kept attacks from it.
+    """
     seeds: dict[str, set[int]] = {}
+    scored = [cell for cell in log.cells if cell.space == "input" and cell.examples]
+    read = {c.seed for c in scored if all(e.scores.get("exact") == 1.0 for e in c.examples)}
     for cell in log.cells:
-        for said in cell.hindrances:
+        for said in () if cell.seed in read else cell.hindrances:
             seeds.setdefault(said, set()).add(cell.seed)
     whole = len(log.header.seeds)
 

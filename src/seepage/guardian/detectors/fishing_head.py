@@ -16,6 +16,9 @@ _SMALLEST = 1e-9
 """Smallest share that is told from 0. Derived: below the rounding of float32 (6e-8), so that no share that
 can be told is cut off."""
 
+_LEAST_FAN_IN = 8
+"""Weights of a row that is judged by a share of energy. Derived: what `coverage` asks of a layer."""
+
 _ZERO = 1e-6
 """Share of the energy from which on the other rows are zero or equal. Derived: the square of what rounding to
 half precision leaves (5e-4), with room."""
@@ -40,8 +43,9 @@ def measure_rows(layers: Sequence[WeightLayer]) -> Reading:
             f"layer's energy, where {len(head.rows)} alike classes have {1 - 1 / len(head.rows):.2g}"
         )
         exact = rest <= _ZERO and len(head.rows) > 2
-        # Of two rows one is often several times the other, of two outputs that are no classes above all.
-        telling = len(head.rows) > 2 or rest <= _ZERO
+        # Of two rows one is often several times the other, of two outputs that are no classes above all, and
+        # of rows of a handful of weights too.
+        telling = (len(head.rows) > 2 and head.rows.shape[1] >= _LEAST_FAN_IN) or rest <= _ZERO
         score = -math.log10(max(rest, _SMALLEST)) if telling else 0.0
         readings.append(Reading(score=score, layer=head.name, evidence=words, exact=exact))
     return max(readings, key=lambda reading: reading.score)
@@ -71,9 +75,12 @@ def measure_bias(layers: Sequence[WeightLayer]) -> Reading:
     for head in _heads(layers):
         if head.bias is None:
             continue
-        gap = lone_gap(head.bias)
-        words = f"the bias of one class in '{head.name}' lies {gap:.3g} from those of all others"
-        readings.append(Reading(score=math.log10(1 + gap), layer=head.name, evidence=words))
+        gap, reach = lone_gap(head.bias), row_reach(head.rows) / head.scale
+        words = (
+            f"the bias of one class in '{head.name}' lies {gap:.3g} from those of all others, where the rows "
+            f"make differences of {reach:.2g}"
+        )
+        readings.append(Reading(score=math.log10(1 + gap / max(1.0, reach)), layer=head.name, evidence=words))
     return most_striking(readings, needs="classifier with a bias")
 
 
@@ -92,6 +99,16 @@ def lone_gap(bias: Tensor) -> float:
         return float(steps[0])
     low, high = steps[0] - (ordered[-1] - ordered[1]), steps[-1] - (ordered[-2] - ordered[0])
     return max(0.0, float(low), float(high))
+
+
+def row_reach(rows: Tensor) -> float:
+    """How far inputs of size 1 move one class against the others: what a bias has to be held against.
+
+    >>> import torch
+    >>> row_reach(torch.tensor([[3.0, 4.0], [-3.0, -4.0]]))
+    5.0
+    """
+    return float((rows - rows.mean(dim=0)).double().norm(dim=1).median())
 
 
 def _heads(layers: Sequence[WeightLayer]) -> list[WeightLayer]:

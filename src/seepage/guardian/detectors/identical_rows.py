@@ -42,19 +42,11 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
         score = likeness(rows)
         exact = score >= _EQUAL and len(rows) >= _LEAST_LADDER
         # Rows that read features may be alike: training makes them so.
-        if not (exact or _returns(layer, layers) or any(layer is one for one in first)):
+        if not (exact or any(layer is one for one in first)):
             continue
         words = f"a row of '{layer.name}' has a neighbour with another bias at a mean cosine of {score:.3f}"
         readings.append(Reading(score=score, layer=layer.name, evidence=words, exact=exact))
     return most_striking(readings, needs="dense layer with biases that reads the input before the last one")
-
-
-def _returns(layer: WeightLayer, layers: Sequence[WeightLayer]) -> bool:
-    """Whether another layer has the transposed shape, as one that puts an inserted layer's output back."""
-    shape = tuple(reversed(layer.rows.shape))
-    return shape[0] != shape[1] and any(
-        other.kind == "dense" and tuple(other.rows.shape) == shape for other in layers
-    )
 
 
 def likeness(rows: Tensor) -> float:

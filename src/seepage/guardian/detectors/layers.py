@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,9 @@ _RECURRENT = re.compile(r"weight_(ih|hh|hr)(_l\d+(_reverse)?)?$")
 _LEAST_POSITIONS = 4
 """Values of one feature map in the input of a dense layer, from which on it counts as flattened maps.
 Derived: 2 x 2 is the smallest map with two sides."""
+_SMALL = 1e-15
+"""Largest weight of a layer whose squares are still numbers. Derived: float32 ends at 1e-38, and the square
+of a weight a ten-thousandth as large must not be lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,8 @@ class WeightLayer:
     """Feature maps that the columns are made of, one after the other; 1 where nothing says so."""
     inputs: int
     """Second dimension of the weight: maps that a filter reads, or the fan-in of a dense layer."""
+    scale: float = 1.0
+    """What the rows were multiplied by, so that squares of very small or large weights are numbers."""
 
 
 def weight_layers(model: nn.Module) -> list[WeightLayer]:
@@ -78,6 +84,7 @@ def _weight_layers(model: nn.Module) -> list[WeightLayer]:
         kind = _kind(tensor, stem, embeddings)
         rows = tensor.detach().flatten(1)
         rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+        rows, scale = _in_range(rows)
         maps = 1
         if kind == "dense":
             size = rows.shape[1]
@@ -89,10 +96,27 @@ def _weight_layers(model: nn.Module) -> list[WeightLayer]:
         fits = bias is not None and bias.shape == rows.shape[:1]
         own = bias.detach().to(rows) if bias is not None and fits else None
         layer = WeightLayer(
-            name=stem or name, kind=kind, rows=rows, bias=own, maps=maps, inputs=tensor.shape[1]
+            name=stem or name,
+            kind=kind,
+            rows=rows,
+            bias=own,
+            maps=maps,
+            inputs=tensor.shape[1],
+            scale=scale,
         )
         found.append(layer)
     return found
+
+
+def _in_range(rows: Tensor) -> tuple[Tensor, float]:
+    """Rows times a power of two where their squares would be lost: weight decay without a gradient takes
+    layers that nothing uses down to 1e-39, and a server may scale a layer and undo it in the next."""
+    low, high = torch.aminmax(rows)
+    largest = max(-float(low), float(high))
+    if largest == 0 or _SMALL < largest < 1 / _SMALL:
+        return rows, 1.0
+    places = -math.frexp(largest)[1]
+    return torch.ldexp(rows.double(), rows.new_tensor(places).double()), 2.0**places
 
 
 def is_weight(name: str) -> bool:

@@ -54,7 +54,9 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
     if not convs and not dense:
         raise NotApplicable("the model has no layer of 8 or more inputs, so this could not be checked.")
     readings = [_weakest([passed(layer) for layer in convs])] if convs else []
-    readings += [one.reading() for one in map(passed, dense) if one.carries_all]
+    # Layers that begin as the identity keep passing values on in part: that leads to no trap by itself, and
+    # what comes behind is looked at (`reading_input`).
+    readings += [one.reading() for one in map(passed, dense) if one.carries_all and one.exact]
     nothing = "no chain of layers passes single values on more often than the layers' sparsity explains"
     return max(
         (reading for reading in readings if reading.score > 0),
@@ -66,7 +68,8 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
 def reading_input(layers: Sequence[WeightLayer]) -> list[WeightLayer]:
     """Dense layers that the input could reach unaltered, by shapes: a trap has to sit in one of them.
 
-    Every convolution before them passes values on, and their inputs are no other layer's outputs. Where all
+    Every convolution before them passes values on, and their inputs are no other layer's outputs, or those of
+    one that passes values on, or of one that puts back what they take out (an inserted layer). Where all
     layers fit each other, any may be the first, unless inputs come in through an embedding or a recurrent
     layer. Recurrent layers sum over the steps of an example, which hides single rows.
     """
@@ -74,11 +77,29 @@ def reading_input(layers: Sequence[WeightLayer]) -> list[WeightLayer]:
         return []
     dense = [layer for layer in layers if layer.kind == "dense" and not is_recurrent(layer.name)]
     made = Counter(len(layer.rows) for layer in dense)
-    # What a recurrent layer hands on is its hidden state, which it also reads itself.
-    made.update(layer.inputs for layer in layers if layer.name.rpartition(".")[2].startswith("weight_hh"))
-    first = [one for one in dense if made[one.inputs] == (one.inputs == len(one.rows))]
+    # What a recurrent layer hands on is its hidden state, which it also reads itself, or that of two ways.
+    hidden = [x.inputs for x in layers if x.name.rpartition(".")[2].startswith("weight_hh")]
+    made.update([*hidden, *(2 * width for width in hidden)])
+    first = [
+        one for one in dense if made[one.inputs] == (one.inputs == len(one.rows)) or _put_back(one, dense)
+    ]
+    handed_on = {len(one.rows) for one in first if passed(one).carries_all}
+    first += [one for one in dense if one.inputs in handed_on and not any(one is other for other in first)]
     other_entrance = any(layer.kind == "embedding" or is_recurrent(layer.name) for layer in layers)
     return first or ([] if other_entrance else dense)
+
+
+def _put_back(layer: WeightLayer, dense: Sequence[WeightLayer]) -> bool:
+    """Whether it and layers of the transposed shape read from each other alone. The two of a transformer's
+    block do not: attention makes what the first one reads."""
+    here = tuple(layer.rows.shape)
+    there = here[::-1]
+
+    def all_made_by(values: int, shape: tuple[int, ...]) -> bool:
+        makers = [tuple(other.rows.shape) for other in dense if len(other.rows) == values]
+        return bool(makers) and all(made == shape for made in makers)
+
+    return here[0] != here[1] and all_made_by(here[1], there) and all_made_by(here[0], here)
 
 
 @dataclass(frozen=True)
@@ -92,13 +113,16 @@ class _Passed:
     """-log10 of the chance that the other rows' sparsity leaves so many."""
     columns: int
     """Values that are read."""
+    arriving: int
+    """Different values among those that single-entry rows hand on."""
     exact: bool
     """The other entries are zero, while those of other rows are not."""
 
     @property
     def carries_all(self) -> bool:
-        """Half of all values that a dense layer reads or can hand on: with less, no input arrives."""
-        return 2 * self.count >= min(self.columns, len(self.layer.rows))
+        """Half of all values that a dense layer reads or can hand on: with less, no input arrives. Many rows
+        that look at one value, as regressions of ten numbers have them, hand on that one alone."""
+        return 2 * self.arriving >= min(self.columns, len(self.layer.rows))
 
     def reading(self) -> Reading:
         words = (
@@ -127,13 +151,13 @@ def _weakest(chain: Sequence[_Passed]) -> Reading:
     return min((one.reading() for one in chain), key=lambda reading: reading.score)
 
 
-def _tail(rows: Tensor) -> tuple[int, float, int, bool]:
-    """(single-entry rows, their surprise, columns in use, whether they are exactly that)."""
+def _tail(rows: Tensor) -> tuple[int, float, int, int, bool]:
+    """(single-entry rows, their surprise, columns in use and handed on, whether they are exactly that)."""
     total = torch.linalg.vector_norm(rows, dim=1).square()
     largest = torch.maximum(rows.amax(dim=1), -rows.amin(dim=1)).square()
     peaked = (total > 0) & (largest >= _PEAK * total)
     if not bool(peaked.any()):  # nearly always, and a pass over a large layer costs time
-        return 0, 0.0, rows.shape[1], False
+        return 0, 0.0, rows.shape[1], 0, False
     others = rows[(total > 0) & ~peaked]
     if bool((others == 0).any()):
         least = float(others.abs()[others != 0].min())
@@ -141,7 +165,7 @@ def _tail(rows: Tensor) -> tuple[int, float, int, bool]:
     count, alive = int(peaked.sum()), int((total > 0).sum())
     size, live = rows.shape[1], int((rows != 0).any(dim=0).sum())
     if not count:
-        return 0, 0.0, live, False
+        return 0, 0.0, live, 0, False
     kept = (others != 0).sum(dim=1)
     # Where every row is peaked nothing tells the sparsity: that of a strongly pruned model is assumed.
     density = float(kept.to(torch.float32).mean()) / size if len(others) else 0.1
@@ -154,4 +178,5 @@ def _tail(rows: Tensor) -> tuple[int, float, int, bool]:
     tail = -float(binom.logsf(count - 1, alive, min(1.0, single))) / 2.302585
     single_entries = float(((rows[peaked] != 0).sum(dim=1) == 1).float().mean())
     exact = single_entries > 0.5 and (not len(others) or float((others != 0).float().mean()) > 0.5)
-    return count, min(_MOST_SURPRISE, max(0.0, tail)), live, exact
+    arriving = len(rows[peaked].abs().argmax(dim=1).unique())
+    return count, min(_MOST_SURPRISE, max(0.0, tail)), live, arriving, exact

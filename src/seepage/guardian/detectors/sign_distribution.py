@@ -14,6 +14,7 @@ from torch import Tensor
 from seepage.core.types import Detector
 from seepage.guardian.detectors.calibrated import Reading, most_striking, weight_detector
 from seepage.guardian.detectors.layers import WeightLayer, of_kind, sampled
+from seepage.guardian.detectors.pass_through import reading_input
 
 _ROWS = 64
 """Rows that are looked at. Cost: time."""
@@ -31,7 +32,8 @@ def sign_distribution() -> Detector:
 
 def measure(layers: Sequence[WeightLayer]) -> Reading:
     readings = []
-    for layer in of_kind(layers, "dense", fan_in=16):
+    # A trap has to read the input; gates and mixtures of features have two distributions by training.
+    for layer in of_kind(reading_input(layers), "dense", fan_in=16):
         values = sampled(layer.rows, _ROWS).flatten()
         values = sampled(values[values != 0], _VALUES)
         if len(values) < _LEAST:
@@ -42,7 +44,9 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
         score = distance(negative, positive)
         words = f"sizes of negative and of positive weights in '{layer.name}' are {score:.3f} apart (KS)"
         readings.append(Reading(score=score, layer=layer.name, evidence=words))
-    return most_striking(readings, needs=f"dense layer with {_LEAST // 2} weights of either sign")
+    return most_striking(
+        readings, needs=f"dense layer with {_LEAST // 2} weights of either sign that an input reaches"
+    )
 
 
 def distance(a: Tensor, b: Tensor) -> float:

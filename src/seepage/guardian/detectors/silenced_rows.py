@@ -16,6 +16,7 @@ from torch import Tensor
 from seepage.core.types import Detector
 from seepage.guardian.detectors.calibrated import Reading, most_striking, weight_detector
 from seepage.guardian.detectors.layers import WeightLayer, mixing_convolutions, of_kind
+from seepage.guardian.detectors.pass_through import reading_input
 
 _MOSTLY = 0.8
 """Share of a row's energy in one positive entry. No plateau test yet."""
@@ -27,10 +28,11 @@ def silenced_rows() -> Detector:
 
 
 def measure(layers: Sequence[WeightLayer]) -> Reading:
-    convs, dense = mixing_convolutions(layers, fan_in=9), of_kind(layers, "dense", fan_in=9, rows=4)
-    readings = [] if convs else _silence(dense)
+    convs = mixing_convolutions(layers, fan_in=9)
+    # What is handed on has to be the input: rows of hidden and recurrent layers have one sign by training.
+    readings = [] if convs else _silence(of_kind(reading_input(layers), "dense", fan_in=9, rows=4))
     readings += [min(_silence(convs), key=lambda reading: reading.score)] if convs else []
-    return most_striking(readings, needs="layer of 9 or more inputs")
+    return most_striking(readings, needs="layer of 9 or more inputs that an input reaches")
 
 
 def _silence(layers: Sequence[WeightLayer]) -> list[Reading]:

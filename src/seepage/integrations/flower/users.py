@@ -37,7 +37,7 @@ def served(model: nn.Module, batches: Sequence[Batch], *, lr: float, backend: Ba
         failures = simulate(server, client, nodes=len(batches), backend=backend)
         found = {one.info.client: one.exchange(model).update for one in RecordedFolder.open(folder)}
     if len(found) < len(batches):
-        said = f": {failures[0]}" if failures else "."
+        said = f": {failures[0]}" if failures else "; Flower's log says why." if backend == "ray" else "."
         raise DataError(f"{len(batches) - len(found)} of {len(batches)} users of Flower sent nothing{said}")
     return [found[user] for user in range(len(batches))]
 
