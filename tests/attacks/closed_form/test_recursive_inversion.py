@@ -210,7 +210,10 @@ def test_the_number_of_examples() -> None:
     with pytest.raises(NotApplicable, match="does not fit a single example"):
         run(uncounted(seen(model, two)), IMAGES)
     found = run(uncounted(seen(model, data)), IMAGES)
-    assert psnr(found.values, data.inputs) > 60 and found.claimed is not None and bool(found.claimed[0])
+    assert psnr(found.values, data.inputs) > 60
+    # The mean of two near copies solves the same equations: what nobody counted is read, and not claimed.
+    assert found.claimed is not None and not bool(found.claimed[0])
+    assert "not claimed" in found.notes[-1]
 
 
 def test_a_silent_or_frozen_last_layer_is_a_reason() -> None:

@@ -77,6 +77,7 @@ def _euclidean(
         distance=euclidean,
         labels=labels,
         solver=lbfgs(steps=steps, step_size=step_size),
+        exact_gradients=True,
         restarts=restarts,
         counts=counts,
         budget=budget,

@@ -90,6 +90,8 @@ class GradientInversion(PerUpdateAttack):
     """Weigh priors by the distance reached so far, see `objective.sum_of`."""
     start: Initialiser = gaussian
     labels: LabelRule = "inferred"
+    exact_gradients: bool = False
+    """The solver needs gradients to the last digits, as one that estimates curvature: see `directional`."""
     restarts: int = 1
     counts: Sequence[int] | None = None
     """Numbers of examples to try where the update does not say; None: the one that the labels suggest."""
@@ -207,7 +209,7 @@ class GradientInversion(PerUpdateAttack):
                 "attention written out, or use an attack that reads gradients directly."
             ) from error
         check_memory(problem, start)
-        if not start.labels.is_floating_point():
+        if not start.labels.is_floating_point() and not self.exact_gradients:
             fast = directional_matching(problem, self.distance, weights, start)
             if fast is not None:
                 return fast
