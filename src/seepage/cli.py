@@ -395,9 +395,10 @@ def guard(
     """
     from seepage.core.types import Verdict
     from seepage.guardian import guard_file
+    from seepage.record.refs import plain
 
     found = guard_file(weights, previous=previous, builder=model, sample=sample)
-    print(json.dumps(found.to_dict(), indent=2) if as_json else found.text())
+    print(json.dumps(plain(found.to_dict()), indent=2) if as_json else found.text())
     if found.verdict is Verdict.NOT_CHECKED:
         raise typer.Exit(Code.COULD_NOT_RUN)
     if found.verdict is not Verdict.CLEAN:
@@ -423,11 +424,12 @@ def gate(
     Exit code 0: measured, and no more than the threshold. 1: more. 2: could not run. 3: not measured.
     """
     from seepage.gating import gate_file
+    from seepage.record.refs import plain
 
     found = gate_file(
         model, data=data, weights=weights, update=update, threshold=threshold, limit=limit, quick=quick
     )
-    print(json.dumps(found.to_dict(), indent=2) if as_json else found.text())
+    print(json.dumps(plain(found.to_dict()), indent=2) if as_json else found.text())
     codes = {"pass": Code.BELOW, "block": Code.ABOVE, "not measured": Code.NOT_MEASURED}
     raise typer.Exit(codes[found.answer])
 
