@@ -19,8 +19,8 @@ SENTENCES = 256
 """Read in one pass: bounds the memory."""
 SWEEPS = 4
 """Times that all places are chosen anew; links of true tokens settle in two."""
-ENDS = 3
-"""Places tried as a sentence's last one: the whole, and where the links fall most."""
+ENDS = 2
+"""Places tried as a sentence's last one besides the whole, by each kind of support: where it falls most."""
 REPAIRS = 2000
 """Sentences with one place changed that are tried where tokens are left over."""
 
@@ -34,9 +34,14 @@ def sentences(second: Reader, found: Places, links: Tensor, length: int) -> Tens
         if not bool(missing.any()):
             break
         known = {tuple(row) for row in proven.tolist()}
-        rest = [row for row in proposals.tolist() if tuple(row) not in known]
-        changed = _changed(rest, found, missing)
-        more = changed[inside(second, changed)] if len(changed) else changed
+        among = _unexplained_first(found, missing)
+        again = _proposals(found.only(among), links[among][:, among], length)
+        more = again[inside(second, again)]
+        more = more[[tuple(row) not in known for row in more.tolist()]]
+        if len(more) == 0:
+            rest = [row for row in proposals.tolist() if tuple(row) not in known]
+            changed = _changed(rest, found, missing)
+            more = changed[inside(second, changed)] if len(changed) else changed
         if len(more) == 0:
             break
         proven = torch.cat([proven, more]).unique(dim=0)
@@ -78,23 +83,42 @@ def _proposals(found: Places, links: Tensor, length: int) -> Tensor:
             support[:, place], chosen[:, place] = score.max(dim=1)
         votes = weights[chosen].clamp_max(1.0).sum(dim=1)  # (anchor, n)
     ids = torch.where(support >= 0, found.tokens[chosen], PADDING)
+    earlier = _by_earlier(weights, chosen)
     rows = [
-        row for row, s, place in zip(ids, support, found.places, strict=True) for row in _ended(row, s, place)
+        row
+        for row, *supports, place in zip(ids, support, earlier, found.places, strict=True)
+        for row in _ended(row, supports, place)
     ]
     different: Tensor = torch.stack(rows).unique(dim=0)
     return different
 
 
-def _ended(row: Tensor, support: Tensor, place: Tensor) -> list[Tensor]:
-    """The row up to its first hole, and cut where the support falls most."""
+def _by_earlier(weights: Tensor, chosen: Tensor) -> Tensor:
+    """(anchor, length): the mean link of each place's token with those at the places before it.
+
+    Behind the end of a short sentence stand tokens of a longer one, which are linked to each other. But the
+    first of them is linked to no more than what both sentences share.
+    """
+    length = chosen.shape[1]
+    before = torch.ones(length, length, device=weights.device).tril(-1)
+    means = [(weights[row][:, row].clamp_max(1.0) * before).sum(1) for row in chosen]
+    mean = torch.stack(means) / torch.arange(length, device=weights.device).clamp_min(1)
+    mean[:, 0] = mean[:, min(1, length - 1)]
+    return mean
+
+
+def _ended(row: Tensor, supports: list[Tensor], place: Tensor) -> list[Tensor]:
+    """The row up to its first hole, and cut where a support falls most."""
     holes = (row == PADDING).nonzero()
     whole = int(holes[0]) if len(holes) else len(row)
-    before = support[:whole].clone()
-    before[place.clamp_max(max(0, whole - 1))] = before.median() if whole else 0.0
-    falls = before[1:] / before[:-1].clamp_min(1e-9)
-    cuts = (falls.argsort()[: ENDS - 1] + 1).tolist() if whole > 1 else []
+    ends = {whole}
+    for support in supports if whole > 1 else []:
+        before = support[:whole].clone()
+        before[place.clamp_max(whole - 1)] = before.median()
+        falls = before[1:] / before[:-1].clamp_min(1e-9)
+        ends |= set((falls.argsort()[:ENDS] + 1).tolist())
     rows = []
-    for end in {whole, *cuts}:
+    for end in ends:
         if end > int(place):
             cut = row.clone()
             cut[end:] = PADDING
@@ -108,6 +132,17 @@ def _missing(found: Places, proven: Tensor) -> Tensor:
         return torch.ones_like(found.certain)
     used = (proven[:, found.places] == found.tokens).any(dim=0)
     return ~used
+
+
+def _unexplained_first(found: Places, missing: Tensor) -> Tensor:
+    """(n,) bool: at each place the candidates in no proven sentence, or all where there is none of those.
+
+    A long sentence outvotes a short one that shares tokens with it, until it is proven and out of the way.
+    """
+    at_place = torch.zeros(int(found.places.max()) + 1, dtype=torch.bool, device=missing.device)
+    at_place[found.places[missing]] = True
+    among: Tensor = missing | ~at_place[found.places]
+    return among
 
 
 def _changed(rest: list[list[int]], found: Places, missing: Tensor) -> Tensor:
@@ -131,4 +166,4 @@ def _changed(rest: list[list[int]], found: Places, missing: Tensor) -> Tensor:
             )
         if len(rows) > REPAIRS:
             break
-    return found.tokens.new_tensor(sorted(rows)[:REPAIRS]) if rows else found.tokens.new_zeros(0, 1)
+    return found.tokens.new_tensor(sorted(rows)[:REPAIRS]).reshape(-1, len(rest[0]) if rest else 1)
