@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 
 from seepage.core.errors import SeepageError
 from seepage.engine.executors import Died, Work, finished, open_executor
+from seepage.engine.executors import pool as pool_module
 from seepage.engine.executors.pool import Pool
 
 from .cells import CELLS, audit, begun, builds, deadly, died, outside
@@ -143,6 +145,21 @@ def test_the_end_of_the_process_is_the_end_of_its_workers(tmp_path: Path, sent: 
     while alive(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert alive(tmp_path) == []
+
+
+def test_a_worker_that_begins_while_the_pool_ends_takes_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come between the question whether the pool has ended and the worker that is made then."""
+    pool = Pool(1)
+    made = pool_module.ProcessPoolExecutor
+
+    def ends_meanwhile(*args: object, **kwargs: object) -> object:
+        pool.shutdown(wait=False, cancel_futures=True)
+        return made(*args, **kwargs)
+
+    monkeypatch.setattr(pool_module, "ProcessPoolExecutor", ends_meanwhile)
+    with pytest.raises(BrokenExecutor, match="shut down"):
+        pool.call(time.sleep, 60)
+    assert not pool._all
 
 
 def test_by_name_with_the_number_of_jobs() -> None:

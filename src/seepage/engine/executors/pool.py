@@ -72,8 +72,7 @@ class Pool(Executor):
         return result
 
     def _started(self) -> ProcessPoolExecutor:
-        if self._ended:
-            raise BrokenExecutor("the pool is shut down")
+        self._refuse_if_ended()
         worker = ProcessPoolExecutor(
             1,
             timeout=self._idle_seconds,
@@ -83,6 +82,7 @@ class Pool(Executor):
             env=_ENVIRONMENT,
         )
         self._all.add(worker)
+        self._refuse_if_ended(worker)  # ended meanwhile: whoever ended the others did not see this one
         try:
             worker.submit(os.getpid).result()
         except BrokenExecutor:
@@ -94,6 +94,11 @@ class Pool(Executor):
                 "command again with fewer --jobs; what is finished is kept."
             ) from None
         return worker
+
+    def _refuse_if_ended(self, *begun: ProcessPoolExecutor) -> None:
+        if self._ended:
+            self._end(*begun)
+            raise BrokenExecutor("the pool is shut down")
 
     def _end(self, *workers: ProcessPoolExecutor) -> None:
         for worker in workers:
