@@ -56,14 +56,6 @@ class Forecast:
         search = self.steps * self.each_step
         return min(1.0, max(0.0, (seconds - (self.seconds - search)) / search))
 
-    def seconds_for(self, share: float) -> float:
-        """The other way round.
-
-        >>> Forecast(seconds=11.0, steps=100, each_step=0.1).seconds_for(0.5)
-        6.0
-        """
-        return self.seconds - (1.0 - share) * self.steps * self.each_step
-
 
 class _Enough(BaseException):
     """Ends a search that has been timed. No Exception: nobody in between shall take it for a failure."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -29,6 +29,7 @@ Count = Annotated[int, Field(strict=True, ge=1, le=_LARGEST_COUNT)]
 CountFromZero = Annotated[int, Field(strict=True, ge=0, le=_LARGEST_COUNT)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Switch = Annotated[bool, Field(strict=True)]
+Table = TypeVar("Table", bound=BaseModel)
 
 
 class _Strict(BaseModel):
@@ -314,10 +315,15 @@ def parse_spec(values: Mapping[str, Any], *, source: str = "the specification") 
     >>> parse_spec({"model": "mlp", "data": "digits"}).attacks
     'auto'
     """
+    return validated(AuditSpec, values, source)
+
+
+def validated(kind: type[Table], values: Mapping[str, Any], source: str) -> Table:
+    """A table of settings as one of these, or a SpecError with the first problem in one sentence."""
     try:
-        return AuditSpec.model_validate(dict(values))
+        return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise SpecError(f"{source}: {explain(error, AuditSpec)}") from None
+        raise SpecError(f"{source}: {explain(error, kind)}") from None
 
 
 def read_spec(path: Path | str, **replaced: Any) -> AuditSpec:

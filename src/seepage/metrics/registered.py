@@ -106,14 +106,3 @@ def _register(recon: Tensor, truth: Tensor, motion: Motion, iterations: int, lr:
     size = (truth.shape[-2], truth.shape[-1])
     moved: Tensor = geometry.homography_warp(recon, matrix, size, padding_mode="border")
     return moved
-
-
-def maximum_and_mean(scores: Tensor) -> tuple[float, float]:
-    """The best example of a batch, as in Wen et al.'s tables, and the mean, which belongs beside it.
-
-    >>> maximum_and_mean(torch.tensor([10.0, 30.0]))
-    (30.0, 20.0)
-    """
-    if scores.numel() == 0:
-        raise DataError("a batch without examples has neither a maximum nor a mean: score at least one.")
-    return float(scores.max()), float(scores.mean())
