@@ -53,6 +53,26 @@ def hooked(
 
 
 @contextmanager
+def leaves_run(model: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
+    """Names and modules without children that run inside the block, in the order in which they end.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    >>> with leaves_run(model) as ran:
+    ...     _ = model(torch.zeros(3, 2, 2))
+    >>> [name for name, _ in ran]
+    ['0', '1']
+    """
+    ran: list[tuple[str, nn.Module]] = []
+    leaves = {name: one for name, one in model.named_modules() if name and not list(one.children())}
+
+    def remember(name: str, module: nn.Module, _args: object, _output: object) -> None:
+        ran.append((name, module))
+
+    with hooked(leaves, after=remember):
+        yield ran
+
+
+@contextmanager
 def watching(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
     """What enters the named layer, one tensor for each time it runs inside the block.
 
