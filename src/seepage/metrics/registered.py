@@ -23,9 +23,10 @@ from seepage.metrics.pairs import by_examples, check_pair
 Motion = Literal["translation", "similarity", "homography"]
 
 SHORTEST_SIDE = 8
-"""Below it there is no place to move a picture to."""
+"""Derived: one level of the pyramid; below it there is no place to move a picture to."""
 _COARSEST_SIDE = 8
-"""Side of the coarsest level of the pyramid: smaller levels show too little to be moved by."""
+"""Side of the coarsest level of the pyramid. A choice: smaller levels show too little to be moved by, and one
+more level changes the time."""
 
 
 def registered_psnr_available() -> tuple[bool, str]:

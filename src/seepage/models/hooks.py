@@ -17,7 +17,7 @@ from seepage.models.probes import run_model
 from seepage.protocol import training_mode
 
 CHUNK = 64
-"""Examples a pass: bounds the activations that are held at a time. Results do not depend on it."""
+"""Examples a pass. Cost: the activations that are held at a time; results do not depend on it."""
 
 
 def modules_of(model: nn.Module, *kinds: type[nn.Module]) -> dict[str, nn.Module]:

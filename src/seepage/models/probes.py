@@ -14,7 +14,7 @@ from seepage.core.user_code import USER_CODE_ERRORS, reason
 from seepage.protocol.widening import model_placement
 
 PROBE_EXAMPLES = 2
-"""Enough to tell what depends on the example from what does not."""
+"""Derived: enough to tell what depends on the example from what does not."""
 
 
 def dummy_inputs(

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Exchange, Knowledge, LocalTraining, UpdateKind
+from seepage.protocol.optimising import EPS
 
-EPS = 1e-8
-"""Adam's, as in torch.optim."""
 _UNTOUCHED = 1 - 1e-4
 """A gradient shorter than this share of the bound was not clipped. Derived: norms are known better."""
 _READ = 0.01
