@@ -23,7 +23,8 @@ _SSIM_COPIES = 16
 memory."""
 
 _LPIPS_BACKBONE = "alexnet-owt-7be5be79.pth"
-_LPIPS_SHORTEST_SIDE = 31  # below it nothing is left after AlexNet's second pooling
+_LPIPS_SHORTEST_SIDE = 31
+"""Derived: below it nothing is left after AlexNet's second pooling."""
 
 
 def mse(recon: Tensor, truth: Tensor) -> Tensor:
