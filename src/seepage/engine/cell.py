@@ -15,7 +15,7 @@ from seepage.engine.blocks import goes_in_blocks, run_in_blocks
 from seepage.engine.cost import measure
 from seepage.engine.diagnosis import diagnosis
 from seepage.engine.measures import wrappers
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.engine.probes import Seen, run_probes
 from seepage.engine.promise import defense_records
 from seepage.engine.rating import Rated

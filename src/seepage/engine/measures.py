@@ -8,7 +8,9 @@ from functools import partial
 from seepage.core.settings import construct
 from seepage.core.types import Grant
 from seepage.defenses import DEFENSES, DefenseEntry, MeasureEntry
-from seepage.engine.spec import AuditSpec, DefenseSpec, ProtocolSpec, validated
+from seepage.engine.protocol_spec import ProtocolSpec
+from seepage.engine.spec import AuditSpec, DefenseSpec
+from seepage.engine.written import validated
 
 
 def with_measures(spec: AuditSpec) -> AuditSpec:

@@ -25,7 +25,7 @@ from seepage.record.sealing import file_checksum
 
 if TYPE_CHECKING:
     from seepage.data import Dataset
-    from seepage.engine.prepare import Prepared
+    from seepage.engine.prepared import Prepared
     from seepage.engine.spec import AuditSpec
 
 ENGINE = "seepage.engine.cell"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from seepage.core.progress import Progress, listening
 from seepage.engine.isolation.attack import is_outside
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.protocol.threat import sees_each_update
 from seepage.record import AttackRef, Cell
 

@@ -16,7 +16,6 @@ from seepage.core.errors import SeepageError
 from seepage.defenses import noise_multiplier, uses_per_round
 from seepage.engine.grid import Grid, Point, TrainingSpec
 from seepage.engine.points import Points
-from seepage.engine.prepare import local_training
 from seepage.engine.spec import AttackSpec, AuditSpec, DefenseSpec
 from seepage.engine.study import NONE
 from seepage.engine.training import train_cell
@@ -86,7 +85,7 @@ def noise_for(target: float, spec: AuditSpec, *, rounds: int) -> float:
     >>> noise_for(8.0, parse_spec({"model": "mlp", "data": "digits"}), rounds=1)
     0.7
     """
-    steps = rounds * uses_per_round(local_training(spec.protocol), spec.protocol.batch_size)
+    steps = rounds * uses_per_round(spec.protocol.local_training, spec.protocol.batch_size)
     root = noise_multiplier(epsilon=target, delta=spec.delta, steps=steps)
     return math.ceil(10 * root) / 10  # rounded up to a figure that can be typed: epsilon falls with it
 

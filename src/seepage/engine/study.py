@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from seepage.core.errors import SpecError
 from seepage.defenses import DEFENSES
 from seepage.engine.grid import Grid, Point, TrainingSpec
-from seepage.engine.spec import AUTO, AttackSpec, AuditSpec, DefenseSpec, Number, read_toml, validated
+from seepage.engine.spec import AUTO, AttackSpec, AuditSpec, DefenseSpec
+from seepage.engine.written import Number, read_toml, validated
 from seepage.record import INSIDE, DefenseRef
 
 NONE = "none"

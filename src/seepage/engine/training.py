@@ -16,7 +16,7 @@ from seepage.defenses.empirical import Empirical
 from seepage.engine.grid import TrainingSpec
 from seepage.engine.planted import Claim, claim_of, contradiction, of_canaries, of_clients, plant
 from seepage.engine.planted import scores as canary_scores
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.engine.tuning import TRIAL, Plateau, best_rate
 from seepage.protocol import aggregate, apply_update, client, training_mode
 from seepage.protocol.rounds import ClientData

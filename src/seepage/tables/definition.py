@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from seepage.core.errors import SpecError
 from seepage.core.registry import Entry, Registry, unknown
-from seepage.engine.spec import Count, CountFromZero, Switch, read_toml, validated
+from seepage.engine.written import Count, CountFromZero, Switch, read_toml, validated
 from seepage.names import tables as names
 from seepage.record import Column, Finding
 

@@ -10,7 +10,8 @@ from typing import Any
 from seepage.core.errors import DataError, ModelError
 from seepage.data import load_data
 from seepage.engine.grid import Grid, Point, TrainingSpec
-from seepage.engine.spec import AuditSpec, DataSpec, parse_spec, validated
+from seepage.engine.spec import AuditSpec, DataSpec, parse_spec
+from seepage.engine.written import validated
 from seepage.models.weights import PRETRAINED, pretrained_path
 from seepage.record import BASELINE, Layout, LayoutRow
 from seepage.tables.definition import GroupDefinition, RowDefinition, TableDefinition, merge, rows_of
