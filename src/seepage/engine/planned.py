@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from seepage.attacks.adaptive.answers import answer_to
 from seepage.core.errors import SpecError
-from seepage.engine.promise import known_settings
-from seepage.engine.spec import NO_TRUTH, AttackSpec, AuditSpec
+from seepage.defenses import DEFENSES
+from seepage.engine.spec import NO_TRUTH, AttackSpec, AuditSpec, DefenseSpec
 from seepage.record import ADAPTIVE, BASELINE, AttackRef
 
 
@@ -25,8 +26,14 @@ def planned_refs(wanted: Sequence[AttackSpec], spec: AuditSpec) -> list[AttackRe
 
 def _with_twin(ref: AttackRef, spec: AuditSpec) -> list[AttackRef]:
     """A heuristic is worth what it stops of an attacker who knows of it."""
-    knows = known_settings(spec.defenses, answer_to)
+    knows = [_as_known(one) for one in spec.defenses if answer_to(one.name) is not None]
     if not spec.adaptive or not knows or ref.name in (BASELINE, ADAPTIVE):
         return [ref]
     options = {"options": ref.params} if ref.params else {}
     return [ref, AttackRef(name=ADAPTIVE, params={"attack": ref.name, **options, "knows": knows})]
+
+
+def _as_known(defense: DefenseSpec) -> dict[str, Any]:
+    """With the settings that are public."""
+    settings = {**DEFENSES.find(defense.name).settings, **defense.options}
+    return {"name": defense.name, **{k: v for k, v in settings.items() if v is not None and k != "seed"}}

@@ -4,14 +4,14 @@ METRICS names every score; `score_examples` computes those of matched pairs; `ex
 `label_multiset_accuracy` those of a whole batch.
 """
 
-from seepage.core.metric import PSNR_CAP, Metric, MetricFacts
+from seepage.core.metric import PSNR_CAP, Metric
 from seepage.metrics.catalogue import METRICS, requested
 from seepage.metrics.exact import EXACT_TOLERANCE, ExactRule, exact_match
 from seepage.metrics.features import cosine, relative_error
 from seepage.metrics.image import lpips, lpips_available, mse, psnr, ssim
 from seepage.metrics.labels import label_multiset_accuracy
 from seepage.metrics.leakage import ExtractionScores, extraction_from_hits, extraction_scores
-from seepage.metrics.matching import Assignment, assign, nearest_truth, pair_errors
+from seepage.metrics.matching import assign, nearest_truth, pair_errors
 from seepage.metrics.on_request import check_requested, score_requested
 from seepage.metrics.registered import registered_psnr, registered_psnr_available
 from seepage.metrics.scales import column_spread, data_range, error_unit, exact_rule
@@ -24,11 +24,9 @@ __all__ = [
     "EXACT_TOLERANCE",
     "METRICS",
     "PSNR_CAP",
-    "Assignment",
     "ExactRule",
     "ExtractionScores",
     "Metric",
-    "MetricFacts",
     "assign",
     "bag_of_words_recall",
     "check_requested",
