@@ -107,7 +107,7 @@ def _audited(spec: Path | None, recorded: options.Recorded, run: options.Run) ->
         wanted = parse_spec({**given, **recorded.keys(spec, seeds=run.seeds)})
     else:
         recorded.refuse_without(spec)
-        wanted = parse_spec({**DEMO, **given}) if spec is None else read_spec(spec, **given)
+        wanted = read_spec(spec or DEMO, **given)
     if spec is not None and wanted.data.name != NO_TRUTH:
         check_name(wanted.data.name, spec.parent)
     return wanted
