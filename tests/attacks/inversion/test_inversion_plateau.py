@@ -24,7 +24,8 @@ WORSE = 1.1
 
 @cache
 def restarts() -> tuple[Tensor, Tensor]:
-    """(R, n, C, 32, 32): what restarts show of n photographs, each moved by up to 6 pixels, and with noise."""
+    """(R, n, C, 32, 32): what restarts show of n photographs, each moved by up to 6 pixels, without noise and
+    with it."""
     true, seen = [], []
     for seed in SEEDS:
         generator = torch.Generator().manual_seed(seed)
