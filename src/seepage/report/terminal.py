@@ -80,7 +80,7 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     console.print(_rich_table(table, columns, name), width=width)
     for told in _advice(log):
         console.print(Text(printable(told)), width=width)
-    for line in server_s_view(log, [cell for cell in log.cells if cell.attack.name != BASELINE]):
+    for line in server_s_view(log, log.cells_where(lambda cell: cell.attack.name != BASELINE)):
         console.print(Text(printable(line)), width=width)
     for row in table.rows:
         if row.reason:

@@ -228,7 +228,7 @@ def _leaks(log: AuditLog) -> tuple[Leak, ...]:
     for ref in log.header.attacks:
         if ref.name == BASELINE:
             continue
-        one = leak(ref, log.cells_where(lambda c, ref=ref: c.attack == ref), len(log.header.seeds))  # type: ignore[misc]
+        one = leak(ref, log.cells_of(ref), len(log.header.seeds))
         plain = ref.plain.key
         if ref.name == ADAPTIVE and plain in found:
             found[plain] = found[plain].model_copy(update={"adaptive": one})
