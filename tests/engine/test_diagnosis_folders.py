@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seepage.engine.diagnosis import diagnosis
-from seepage.record.exchanges import Recorder, RecordedFolder, import_update
+from seepage.record.exchanges import RecordedFolder, Recorder, import_update
 
 State = dict[str, Tensor]
 
@@ -75,9 +75,7 @@ def test_a_saved_gradient_is_no_change(tmp_path: Path, steps_before: int, dtype:
     model.zero_grad()
     F.cross_entropy(model(x), y).backward()
     gradient = {n: p.grad.to(dtype) for n, p in model.named_parameters() if p.grad is not None}
-    Recorder(tmp_path).write(
-        model.state_dict(), gradient, kind="gradient", round=1, client=0, examples=64
-    )
+    Recorder(tmp_path).write(model.state_dict(), gradient, kind="gradient", round=1, client=0, examples=64)
     assert "looks like a delta" not in said(tmp_path)
 
 

@@ -72,7 +72,7 @@ def test_every_change_of_weights_is_known_and_no_gradient_is_taken_for_one(
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_weights_that_are_sent_in_sixteen_bits_have_a_coarser_grid(dtype: torch.dtype) -> None:
-    weights, gradient, change = _both(1, "sgd", 5, 24, torch.float32)
+    weights, gradient, _ = _both(1, "sgd", 5, 24, torch.float32)
     narrow = {n: t.to(dtype) for n, t in weights.items()}
     moved = {n: (narrow[n] - 8 * gradient[n].to(dtype) / 10).float() - narrow[n].float() for n in weights}
     stored = {n: t.float() for n, t in narrow.items()}

@@ -61,9 +61,9 @@ def _taken_for_another(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
         return
     elif is_a_difference(weights, tensors):
         yield (
-            "The update is recorded as a gradient, but every number of it is a whole number of rounding steps "
-            "of the weight it belongs to, as only new weights minus received ones are: it looks like a delta; "
-            "record it with kind = delta."
+            "The update is recorded as a gradient, but its numbers are whole numbers of rounding steps of "
+            "their weights, as only new weights minus received ones are: it looks like a delta; record it "
+            "with kind = delta."
         )
     elif _moved_against_the_gradient(exchange, info.examples):
         yield (

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 _SMALLER = 16
-"""Entries that are smaller than their weight by this factor are looked at. Derived: a gradient's last place is
-then four bits or more below the weight's, so that it lies on the weight's grid once in 16 times or less."""
+"""Entries that are smaller than their weight by this factor are looked at. Derived: a gradient's last place
+is then four bits or more below the weight's, so that it lies on the weight's grid once in 16 times or
+less."""
 _FEWEST = 64
-"""Such entries, without which nothing is said. Derived: all of them on the grid by chance has a probability of
-16 to the power of -64."""
+"""Such entries, without which nothing is said. Derived: all of them on the grid by chance has a probability
+of 16 to the power of -64."""
 _WHOLE = 0.99
 """Share of them on the grid. Derived: all, but for weights that a recorder or a filter touched."""
 _ODD = 0.25
