@@ -71,7 +71,7 @@ def test_only_what_is_differentially_private_says_so() -> None:
 def test_the_catalogue_lists_place_trust_and_guarantee() -> None:
     entries = {entry["name"]: entry for entry in catalogue()["defenses"]}
     own = {name for name in entries if ":" not in name}
-    assert own == set(DEFENSES) and len(own) == 18
+    assert own == set(DEFENSES) and len(own) == 19
     assert entries["nvflare:PercentilePrivacy"]["settings"].startswith("percentile=10, gamma=0.01")
     assert all(isinstance(DEFENSES[name], MeasureEntry) for name in MEASURES)
     assert all(
