@@ -7,18 +7,20 @@ compute one: after several local steps, with dropout, under another loss. Nothin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from seepage.attacks.reading.patterns.doubt import Doubt
-from seepage.attacks.reading.patterns.elimination import eliminate
+from seepage.attacks.reading.patterns.elimination import Read, eliminate
 from seepage.attacks.reading.patterns.open_rows import Split, rank, refined, split
 from seepage.attacks.reading.peeling.reader import RowReader
 from seepage.attacks.reading.peeling.readings import Readings
 from seepage.attacks.reading.peeling.residual import Residual, row_norms
 from seepage.attacks.reading.peeling.tolerances import BEYOND, SPARE
+from seepage.attacks.reading.unmixing.assemble import Unmixed
 from seepage.models.precision import EXACT
 
 _MOST_ROUNDS = 64
@@ -37,6 +39,8 @@ class ByAlphabet:
     """(k,) bool"""
     alone: int
     """How many had a neuron of their own; they come first."""
+    unmixed: int
+    """How many were told apart from all others at once."""
     contradicted: int
     doubtful: int
     """Those that may be mixtures of examples that are nearly alike."""
@@ -61,10 +65,12 @@ def read_by_alphabet(
     on: Gates,
     *,
     num_examples: int | None,
+    apart: Callable[[], Unmixed | None] = lambda: None,
 ) -> ByAlphabet | None:
     """Everything that lies on the alphabet; None where nothing does.
 
-    first: what single rows show; active: (N,) bool; on: which neurons examples switch on.
+    first: what single rows show; active: (N,) bool; on: which neurons examples switch on; apart: unmixes all
+    rows, where those that hold one unknown example are too few.
     """
     doubt = Doubt(reader.code)
     size = row_norms(first.features) / first.features.shape[1] ** 0.5
@@ -76,21 +82,30 @@ def read_by_alphabet(
     features, support, fine = first.features[index], first.support[index], fine[index]
     alone, rows, rest = len(index), active.nonzero().squeeze(1), features[:0]
     by_algebra = torch.zeros_like(fine)
+    unmixed = 0
     for _ in range(_MOST_ROUNDS):
         if SPARE * len(features) > features.shape[1]:
             return None
         more = eliminate(residual, rows, features, on(features))
         if more is None:
             rest = features[:0]
-            break
-        judged = doubt.judge(more.values, more.noise, more.support)
-        # All that is left, if that is one example, needs no alphabet: it follows by linear algebra.
-        last = more.unknown == 1 and num_examples == len(features) + 1
-        new = (judged.exact | (last & judged.possible)).nonzero().squeeze(1)
-        new = new[_distinct(judged.features[new], features, reader)]
-        rest = judged.features[judged.possible & ~judged.exact]
-        if not len(new):
-            break
+        else:
+            judged = doubt.judge(more.values, more.noise, more.support)
+            # All that is left, if that is one example, needs no alphabet: it follows by linear algebra.
+            last = more.unknown == 1 and num_examples == len(features) + 1
+            new = (judged.exact | (last & judged.possible)).nonzero().squeeze(1)
+            new = new[_distinct(judged.features[new], features, reader)]
+            rest = judged.features[judged.possible & ~judged.exact]
+        if more is None or not len(new):
+            if unmixed or len(features) == num_examples or (all_of_them := apart()) is None:
+                break
+            more = _read(all_of_them)
+            judged = doubt.judge(more.values, more.noise, more.support)
+            new = judged.exact.nonzero().squeeze(1)
+            new = new[_distinct(judged.features[new], features, reader)]
+            unmixed = len(new)
+            if not unmixed:
+                break
         features = torch.cat([features, judged.features[new]])
         support, fine = torch.cat([support, more.support[new]]), torch.cat([fine, judged.fine[new]])
         by_algebra = torch.cat([by_algebra, ~judged.exact[new]])
@@ -111,6 +126,7 @@ def read_by_alphabet(
         support,
         claimed,
         alone,
+        unmixed,
         contradicted=int(against.sum()),
         doubtful=int((doubtful & ~against).sum()) if single else 0,
         single=single,
@@ -118,6 +134,12 @@ def read_by_alphabet(
         complete=bool(explained.all()) and bool(claimed.all()),
         rest=rest,
     )
+
+
+def _read(apart: Unmixed) -> Read:
+    """All that were told apart, each in as many rows as it fires."""
+    size = row_norms(apart.features) / apart.features.shape[1] ** 0.5
+    return Read(apart.features, apart.error * size, (apart.signals != 0).sum(1), unknown=0)
 
 
 class Gates:
