@@ -22,7 +22,7 @@ from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.reading.analytic_extraction import with_labels
 from seepage.attacks.reading.batch_statistics import read_by_statistics
 from seepage.attacks.reading.bias_free import choose_bias_free, read_bias_free
-from seepage.attacks.reading.local_steps import Through, read_through_steps, unmixed_change
+from seepage.attacks.reading.local_steps import Through, read_through_steps, trained_alike, unmixed_change
 from seepage.attacks.reading.patterns.by_alphabet import ByAlphabet, Gates, read_by_alphabet
 from seepage.attacks.reading.patterns.no_bias import read_without_bias
 from seepage.attacks.reading.patterns.notes import describe_by_alphabet, describe_without_bias
@@ -181,11 +181,13 @@ def _peeled(
     plainly = peeling
     apart = cache(lambda: None if steps == 1 else unmixed_change(exchange, known, layer, plainly))
     outcome = Outcome.of(peeling)
-    plain = None if bool(outcome.certified.any()) else _by_alphabet(peeling, exchange, outcome, apart)
-    if plain is not None and not bool(plain.claimed.any()) and len(peeling.found) > len(plain.features):
+    plain = None
+    if not bool(outcome.certified.any()):
+        plain = _by_alphabet(peeling, exchange, known, layer, outcome, apart)
+    if plain is not None and not bool(plain.claimed.any()) and len(peeling.found) > len(plain):
         plain = None  # what may be means of near copies was read all the same
     if decode is None and (plain is None or not plain.complete):
-        through = _through_steps(exchange, known, layer, plain, apart, budget)
+        through = _through_steps(exchange, known, layer, plain, budget)
     if through is not None:
         peeling, plain, outcome = through.peeling, None, through.outcome
     replayed = None if through is None else through.replayed
@@ -220,22 +222,23 @@ def _through_steps(
     known: Knowledge,
     layer: LinearLayer,
     plain: ByAlphabet | None,
-    apart: Callable[[], Unmixed | None],
     budget: float | None,
 ) -> Through | None:
     """What training on what is known shows besides; None: no more than is known."""
-    if plain is not None and len(plain):
-        first: Tensor | None = plain.features
-    else:
-        first = None if (rough := apart()) is None else rough.features
+    first = None if plain is None else plain.features if len(plain) else plain.rest
     through = read_through_steps(exchange, known, layer, first, budget)
-    if through is None or plain is None or through.confirmed:
+    if through is None or first is None or through.confirmed or len(through.peeling.found) > len(first):
         return through
-    return through if len(through.peeling.found) > len(plain) else None
+    return None
 
 
 def _by_alphabet(
-    peeling: Peeling, exchange: Exchange, outcome: Outcome, apart: Callable[[], Unmixed | None]
+    peeling: Peeling,
+    exchange: Exchange,
+    known: Knowledge,
+    layer: LinearLayer,
+    outcome: Outcome,
+    apart: Callable[[], Unmixed | None],
 ) -> ByAlphabet | None:
     """What needs no backward signal; unclaimed where signals did not show that each is one example."""
     residual, moved = peeling.residual, None
@@ -249,6 +252,7 @@ def _by_alphabet(
         Gates(*peeling.signals.parameters, moved=moved),
         num_examples=None if outcome.alike else exchange.update.num_examples,
         apart=apart,
+        trained=lambda features: trained_alike(exchange, known, layer, features, peeling.signals.rounding),
     )
 
 

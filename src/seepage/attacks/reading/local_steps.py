@@ -223,6 +223,15 @@ def replayed(exchange: Exchange, known: Knowledge, batch: Batch, rounding: float
     return worst
 
 
+def trained_alike(
+    exchange: Exchange, known: Knowledge, layer: LinearLayer, features: Tensor, rounding: float
+) -> bool:
+    """Whether the client's training on examples (k, m), each with its likeliest label, makes the update."""
+    if not can_be_replayed(exchange, known, layer):
+        return False
+    return replayed(exchange, known, _labelled(exchange, known, layer, features), rounding) <= 1.0
+
+
 def _labelled(exchange: Exchange, known: Knowledge, layer: LinearLayer, features: Tensor) -> Batch:
     """Examples (k, m), each with the label whose signals, on the straight way, are most like what it sent."""
     sent = exchange.update.tensors

@@ -47,6 +47,8 @@ class ByAlphabet:
     single: bool
     """Whether the gradient shows as many independent examples as it was made of. If it shows fewer, any one
     may be the mean of two that are nearly alike, which on a grid of whole numbers can be whole as well."""
+    replayed: bool
+    """Whether training on them ends where the client's training ended."""
     open_rows: int
     """Active rows that hold something else."""
     complete: bool
@@ -66,11 +68,13 @@ def read_by_alphabet(
     *,
     num_examples: int | None,
     apart: Callable[[], Unmixed | None] = lambda: None,
+    trained: Callable[[Tensor], bool] = lambda features: False,
 ) -> ByAlphabet | None:
-    """Everything that lies on the alphabet; None where nothing does.
+    """Everything that lies on the alphabet; None where nothing was read.
 
     first: what single rows show; active: (N,) bool; on: which neurons examples switch on; apart: unmixes all
-    rows, where those that hold one unknown example are too few.
+    rows, where those that hold one unknown example are too few; trained: whether training on examples (k, m)
+    makes the update.
     """
     doubt = Doubt(reader.code)
     size = row_norms(first.features) / first.features.shape[1] ** 0.5
@@ -110,14 +114,16 @@ def read_by_alphabet(
         support, fine = torch.cat([support, more.support[new]]), torch.cat([fine, judged.fine[new]])
         by_algebra = torch.cat([by_algebra, ~judged.exact[new]])
     if not len(features):
-        return None
+        return None if (none := apart()) is None else _on_none(none.features, active)
     parts = split(residual, rows, features)
     again = refined(residual, parts, features)
     if again is not None:
         judged = doubt.judge(*again, support)
         fine = (judged.exact | by_algebra) & judged.fine
     against = _contradicted(parts, on(features))
-    single = num_examples is not None and rank(residual, parts, features) == num_examples
+    # As many as were declared, and they make the whole update: no other one is in it. Else the rank tells.
+    replayed = len(features) == num_examples and trained(features)
+    single = replayed or (num_examples is not None and rank(residual, parts, features) == num_examples)
     doubtful = ~fine | doubt.of(features) | doubt.alike(features)
     claimed = ~against & ~doubtful & single
     explained = parts.explained
@@ -130,9 +136,29 @@ def read_by_alphabet(
         contradicted=int(against.sum()),
         doubtful=int((doubtful & ~against).sum()) if single else 0,
         single=single,
+        replayed=replayed,
         open_rows=int((~explained).sum()),
         complete=bool(explained.all()) and bool(claimed.all()),
         rest=rest,
+    )
+
+
+def _on_none(features: Tensor, active: Tensor) -> ByAlphabet:
+    """Examples (k, m) that were told apart and lie on no alphabet; active: (N,) bool."""
+    none = torch.zeros(0, dtype=torch.long, device=features.device)
+    return ByAlphabet(
+        features[:0],
+        none,
+        none.bool(),
+        alone=0,
+        unmixed=len(features),
+        contradicted=0,
+        doubtful=0,
+        single=False,
+        replayed=False,
+        open_rows=int(active.sum()),
+        complete=False,
+        rest=features,
     )
 
 

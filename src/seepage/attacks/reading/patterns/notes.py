@@ -9,6 +9,12 @@ from seepage.core.types import Exchange
 
 def describe_by_alphabet(read: ByAlphabet, exchange: Exchange) -> tuple[str, ...]:
     """What was read, why it is believed, and what stays open."""
+    if not len(read):
+        return (
+            f"{read.unmixed} example(s) were told apart by the neurons that each leaves off in every step. "
+            "They lie on no grid, and an update that is a difference of weights is too coarse to rule out "
+            "copies that are nearly alike: none is claimed.",
+        )
     by_rows = len(read) - read.alone - read.unmixed
     notes = [
         "No backward signal could be foretold (several local steps, dropout, batch statistics, or a changed "
@@ -22,6 +28,8 @@ def describe_by_alphabet(read: ByAlphabet, exchange: Exchange) -> tuple[str, ...
             f"{read.unmixed} were told apart by the neurons that each leaves off in every step: its share of "
             "the change of the weights is 0 there."
         )
+    if read.replayed:
+        notes.append("The same training on these examples ends where the client's training ended.")
     if claimed := int(read.claimed.sum()):
         notes.append(f"{claimed} example(s) are claimed.")
     if read.contradicted:
