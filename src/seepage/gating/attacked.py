@@ -32,7 +32,18 @@ from seepage.protocol import Played
 
 PICTURE = 25.0
 """dB from which on a picture counts as recovered. Tested: test_pictures_are_judged_by_a_plateau."""
-CLOSED_FORMS = ("recursive_inversion", "april", "patch_embedding")
+CLOSED_FORMS: dict[Modality, tuple[str, ...]] = {
+    Modality.IMAGE: ("recursive_inversion", "april", "patch_embedding"),
+    Modality.TABULAR: ("exact_table", "recursive_inversion"),
+    Modality.TEXT: ("embedding_rows", "exact_text"),
+}
+SEARCHES: dict[Modality, str] = {Modality.IMAGE: "inverting_gradients", Modality.TABULAR: "tableak"}
+_STEPS = 300
+"""Of a search. Cost: as many steps of the client; `budget` ends it before. Where it recovers anybody the
+others are named as well, for a server goes on for longer."""
+WORDS = 0.9
+"""Share of a text's tokens in their places, from which on it counts as recovered. Derived: one of ten words
+that is wrong does not hide what a sentence says."""
 _TOLERANCE = 1e-3
 """Of the value range, within which a value is exact. Paper: that of an audit (`exact_tolerance`)."""
 
@@ -50,11 +61,27 @@ class Found:
     """(n,) dB of pictures."""
     labels: Tensor | None
     """(classes,) inferred counts."""
+    read: Tensor | None = None
+    """(n,) share of a text's tokens that stand in their places."""
+    words: Tensor | None = None
+    """(vocabulary,) bool: tokens that are known to be in the batch."""
 
     @property
     def pictured(self) -> Tensor:
         """(n,) bool: good enough to be recognised."""
         return torch.zeros_like(self.exact) if self.psnr is None else self.psnr >= PICTURE
+
+    @property
+    def worded(self) -> Tensor:
+        """(n,) bool: a text that can be understood."""
+        return torch.zeros_like(self.exact) if self.read is None else self.read >= WORDS
+
+    @property
+    def reachable(self) -> Tensor:
+        """(n,) bool: whom a search that recovered somebody else has not reached yet."""
+        recovered = self.exact | self.pictured
+        searched = self.attack in SEARCHES.values() and bool(recovered.any())
+        return ~recovered if searched else torch.zeros_like(self.exact)
 
 
 @dataclass(frozen=True)
@@ -69,8 +96,8 @@ class Tried:
         return bool(self.found)
 
     def recovered(self) -> Tensor:
-        """(n,) bool: some attack has the example exactly, or as a picture."""
-        return torch.stack([one.exact | one.pictured for one in self.found]).any(dim=0)
+        """(n,) bool: some attack has the example exactly, as a picture or as a text."""
+        return torch.stack([one.exact | one.pictured | one.worded for one in self.found]).any(dim=0)
 
 
 @dataclass(frozen=True)
@@ -97,7 +124,7 @@ class Site:
             rounds=1,
         )
         known = Knowledge(input=replace(self.spec, spread=None), loss=self.loss, local=self.local)
-        for name, layer, attack in self._attacks():
+        for name, layer, attack in self._attacks(update):
             try:
                 attack.check(self.model, known)
                 result = attack.run([seen], known)
@@ -113,20 +140,26 @@ class Site:
                 break  # nothing is left to be found
         return Tried(tuple(found), not_run)
 
-    def _attacks(self) -> Iterator[tuple[str, str | None, Attack]]:
+    def _attacks(self, update: Update) -> Iterator[tuple[str, str | None, Attack]]:
+        """The cheapest first: what is read, closed forms, then a search."""
         layers = trace_linear_layers(self.model, self.spec)
         readable = [layer for layer in layers if not unreadable(layer)]
         readable.sort(key=lambda layer: (layer.reads == "features", layer.index))
+        if self.spec.modality is Modality.IMAGE or not readable:
+            # single rows as they are: mixed or noisy ones are no example, and may be a picture all the same
+            yield "analytic_extraction", None, ATTACKS["analytic_extraction"](bare=bool(readable))
         for layer in readable:
             yield (
                 "exact_extraction",
                 layer.name,
                 ATTACKS["exact_extraction"](layer=layer.name, budget=self.budget),
             )
-        if not readable:
-            yield "analytic_extraction", None, ATTACKS["analytic_extraction"]()
-        for name in CLOSED_FORMS:
+        for name in CLOSED_FORMS[self.spec.modality]:
             yield name, None, ATTACKS[name]()
+        sent = sum(tensor.numel() for tensor in update.tensors.values())
+        search = SEARCHES.get(self.spec.modality)
+        if search is not None and sent >= self.batch.inputs.numel():  # else it has too little to go by
+            yield search, None, ATTACKS[search](steps=_STEPS, budget=2 * self.budget)
 
     def _compared(self, name: str, layer: str | None, result: Reconstruction, played: Played) -> Found:
         views = Views(played, self.spec, result.space, _TOLERANCE)
@@ -135,7 +168,10 @@ class Site:
         psnr = scored.scores["psnr"] if pictures and "psnr" in scored.scores else None
         if psnr is not None:
             psnr = psnr.masked_fill(~scored.pairing.recovered, -torch.inf)
-        return Found(name, layer, result.space, scored.pairing.exact, psnr, result.label_counts)
+        read = scored.scores.get("token_accuracy") if result.space == INPUT_SPACE and len(result) else None
+        return Found(
+            name, layer, result.space, scored.pairing.exact, psnr, result.label_counts, read, result.words
+        )
 
     def _all_inputs(self, found: list[Found]) -> bool:
         exact = [one.exact for one in found if one.space == INPUT_SPACE]
