@@ -213,6 +213,6 @@ def _rungs(weight: Tensor, bias: Tensor | None, signals: Tensor) -> Tensor:
 def _neighbours(weight: Tensor, order: Tensor) -> Tensor:
     """(N - 1,) cosines of rows that are next to each other in this order."""
     rows = weight[order]
-    lengths = rows.norm(dim=1)
+    lengths: Tensor = rows.norm(dim=1)
     cosines: Tensor = (rows[1:] * rows[:-1]).sum(dim=1)
     return cosines / (lengths[1:] * lengths[:-1]).clamp_min(1e-30)
