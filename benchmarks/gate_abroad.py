@@ -15,8 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +39,8 @@ from seepage.protocol import Played, client, custom_threat, play
 from seepage.record.intervals import clopper_pearson
 
 ROUNDS = 6
+SERVER = 25.0
+"""CPU seconds of a server, which gives up then."""
 VERBOSE = bool(os.environ.get("VERBOSE"))
 RIGHT_TOKENS = 0.9
 SEARCH = {"steps": 300, "budget": 8.0}
@@ -117,6 +121,21 @@ def gated(each: Setting, played: Played, **options: Any) -> list[GateReport]:
     return told
 
 
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """CPU time of one server, here."""
+
+    def stop(_number: int, _frame: Any) -> None:
+        raise TimeoutError("a server took too long.")
+
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
 def asked(each: Setting, attack: Any, played: Played, *, quick: bool) -> list[GateReport]:
     """Servers that change nothing are sent one and the same update, which is gated once."""
     if Grant.CRAFT_WEIGHTS in attack.requires:
@@ -131,10 +150,11 @@ def measured(each: Setting, name: str, attack: Any) -> dict[str, Any] | None:
     line = {"world": each.world.name, "server": name, "size": each.size, "seed": each.seed}
     started = time.process_time()
     try:
-        attack.check(each.model, each.known)
-        played = each.played(attack)
-        found = hits(attack.run(played.exchanges, each.known), played, each.spec)
-    except SeepageError as error:
+        with at_most(SERVER):
+            attack.check(each.model, each.known)
+            played = each.played(attack)
+            found = hits(attack.run(played.exchanges, each.known), played, each.spec)
+    except (SeepageError, TimeoutError) as error:
         if VERBOSE:
             print(json.dumps({**line, "refused": str(error)[:100]}))
         return None
@@ -180,13 +200,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first", type=int, default=120000)
     parser.add_argument("--only", default="", help="worlds with this word")
-    parser.add_argument("--skip", default="none", help="worlds without this word")
+    parser.add_argument("--skip", default="none", help="worlds without these words, by commas")
     parser.add_argument("--servers", default="", help="servers with one of these words, by commas")
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     rows = []
     words = given.servers.split(",")
-    for world in (one for one in WORLDS if given.only in one.name and given.skip not in one.name):
+    for world in (
+        one
+        for one in WORLDS
+        if given.only in one.name and not any(w in one.name for w in given.skip.split(","))
+    ):
         for each in settings(world, range(given.first, given.first + given.seeds)):
             servers = {n: ATTACKS[n](**o) for n, o in catalogue(each.size).items()}
             if each.spec.modality is not Modality.TEXT:

@@ -156,3 +156,35 @@ def test_rows_of_a_table_are_looked_for_by_what_reads_tables() -> None:
     rows = torch.randn(3, 6, generator=torch.Generator().manual_seed(1)).round(decimals=1)
     report = gate(model, None, Batch(rows, torch.tensor([0, 1, 1])), advice=False)
     assert report.exposed == [0, 1, 2]
+
+
+def test_the_last_layer_tells_few_examples_apart() -> None:
+    """Behind global pooling nothing else can be read, and its rows are never one example's alone."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 40, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40, 10)
+    )
+    spec = InputSpec(modality=Modality.IMAGE, shape=(1, 6, 6), num_classes=10)
+    generator = torch.Generator().manual_seed(1)
+    for count, exposed in ((4, True), (30, False)):
+        batch = Batch(torch.rand(count, 1, 6, 6, generator=generator), torch.arange(count) % 10)
+        quick = gate(model, None, batch, spec=spec, quick=True)
+        full = gate(model, None, batch, spec=spec, advice=False)
+        assert bool(quick.exposed) == exposed
+        assert set(full.exposed) <= set(quick.exposed)
+    assert LayerShares("0", torch.eye(2), inputs=9).unmixable().tolist() == [False, False]
+
+
+def test_an_update_that_breaks_an_attack_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server can send a model with which some solver fails: then nothing is known."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.ReLU(), nn.Linear(4, 4))
+    batch = private(40)
+    assert gate(model, None, batch, spec=SPEC, advice=False).answer == "pass"
+
+    def breaks(*_args: object, **_options: object) -> None:
+        raise torch.linalg.LinAlgError("the algorithm failed to converge")
+
+    monkeypatch.setattr("seepage.attacks.reading.exact_extraction.ExactExtraction.run", breaks)
+    report = gate(model, None, batch, spec=SPEC, advice=False)
+    assert report.answer == "not measured" and "it broke off (" in report.text()

@@ -104,7 +104,7 @@ class GateReport:
         """For people; holds no data, only places in the batch."""
         head = f"{self.answer}: {len(self.exposed)} of {self.examples} examples would be recovered"
         head += f" (allowed: {self.threshold:.0%})."
-        lines = [head if self.measured else f"not measured: no attack could be run.\n{head}"]
+        lines = [head if self.measured else f"not measured: attacks could not be run, or broke off.\n{head}"]
         shown = _strongest(self.exposures)
         lines += [f"- {one.text()}." for one in shown[:MOST_LINES]]
         if len(shown) > MOST_LINES:

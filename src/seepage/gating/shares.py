@@ -37,6 +37,9 @@ of a fifth of each weight leaves 0.96."""
 _TOLD_APART = 2 * ROWS_EACH
 """Active neurons for each example, from which on a search tells them apart. Tested: the map of batches in
 `benchmarks/honest_batches_map.py`; below, it ends without some or all of them."""
+_CLASSES_EACH = 2
+"""The same of the last layer, whose signals are known up to probabilities: classes for each example. Tested:
+a head of ten classes gives the features of five examples (`test_the_last_layer_tells_few_examples_apart`)."""
 _SCREENED = 64
 """Columns in which rows are compared first. Derived: of rows with a cosine of 0.9 the cosine in so many lies
 above half of that but for one case in a million, unless a few columns hold all of their weight."""
@@ -132,6 +135,7 @@ class LayerShares:
         active = int((self.signals[left] != 0).any(dim=0).sum())
         # With others read already the update is blocked anyway, and whom a search may reach is named as well.
         each = ROWS_EACH if number < len(left) else _TOLD_APART
+        each = min(each, _CLASSES_EACH) if self.norms is not None else each
         return left if active >= each * number else torch.zeros_like(left)
 
 
