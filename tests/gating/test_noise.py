@@ -115,3 +115,5 @@ def test_tokens_get_noise_as_large_as_their_share() -> None:
         own = client(LocalTraining())(Broadcast(model), batch.select(torch.tensor([i]))).tensors
         shares.append(float(torch.cat([t.flatten() for t in own.values()]).norm()) / 2)
     assert abs(needed_noise(site) * max(1.0, float(_norm(site))) - max(shares)) < 1e-4
+    kept = Gatekeeper("noise").decide(model, client(LocalTraining())(Broadcast(model), batch), batch)
+    assert kept is not None  # no attack on texts begins under so much noise, and the bound says enough

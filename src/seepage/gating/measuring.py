@@ -65,7 +65,8 @@ def gate(
     threshold: share of the batch that may be exposed. quick: from one pass forward and back alone.
     advice: also measure what would help. budget: seconds of search at each layer. noise: standard deviation
     of the Gaussian noise on each number of the update, added after it was clipped to a norm of one. Where
-    that hides every example by a bound (`gating.noise`), measures of the pass before it do not count.
+    that hides every example by a bound (`gating.noise`), measures of the pass before it do not count, and
+    attacks that noise keeps from beginning are not missed.
 
     >>> _ = torch.manual_seed(0)
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(16, 40), nn.ReLU(), nn.Linear(40, 3))
@@ -97,7 +98,8 @@ def gate(
     known = site.spec
     sent = _as_update(update, site)
     exposures: list[Exposure] = []
-    if not noise or noise < needed_noise(site):
+    hidden = noise > 0 and noise >= needed_noise(site)
+    if not hidden:
         exposures += measures(_told_by_measures(shares, site, sent), unknowns(model, mine))
     tried = site.attacked(sent)
     exposures += found_exposures(tried)
@@ -107,7 +109,7 @@ def gate(
         examples=len(mine),
         exposures=exposures,
         threshold=threshold,
-        measured=tried.measured,
+        measured=tried.measured or hidden,
         label_counts=None if counts is None else [int(c) for c in counts],
         labels_right=None if counts is None else _counted(mine, counts, known.num_classes),
         words=None if words is None else _known(mine, words),
