@@ -29,7 +29,7 @@ from seepage.gating.shares import LayerShares, layer_shares
 from seepage.models.hugging_face import is_hugging_face
 from seepage.models.loading import build_model
 from seepage.protocol import client, loss_name, training_mode
-from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, TOKEN_CLASS
+from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, TOKEN_CLASS, loss_of_numbers
 
 ISOLATED = 9.0
 """D-SNR from which on one example owns an update. Derived: nine tenths of the gradient are its own."""
@@ -83,6 +83,7 @@ def gate(
         )
     local = local or LocalTraining()
     model = plain_model(model, mine, spec)
+    mine, local = _settled(mine, local)
     train = local.batch_norm == "train"
     shares = layer_shares(model, mine, local.loss, train=train)
     if quick:
@@ -119,6 +120,14 @@ def gate(
     )
 
 
+def _settled(batch: Batch, local: LocalTraining) -> tuple[Batch, LocalTraining]:
+    """Targets that are numbers come in any shape and type; which loss they are for is settled once."""
+    if not (batch.labels.is_floating_point() or batch.labels.ndim > 1):
+        return batch, local
+    labels = batch.labels.reshape(len(batch), -1).to(torch.get_default_dtype())
+    return replace(batch, labels=labels), replace(local, loss=loss_of_numbers(local.loss, labels))
+
+
 def unknowns(model: nn.Module, batch: Batch) -> int:
     """Numbers that a search for one example has to find: of tokens those of their embeddings."""
     if batch.inputs.is_floating_point():
@@ -136,12 +145,13 @@ def site_of(
     budget: float = _BUDGET,
 ) -> Site:
     """The client's side, with what was not said read off its examples."""
-    model, local = plain_model(model, batch, spec), local or LocalTraining()
+    batch, local = _settled(batch, local or LocalTraining())
+    model = plain_model(model, batch, spec)
     return Site(model, batch, spec or spec_of(model, batch), local, _loss(model, batch, local), budget)
 
 
 def _counted(batch: Batch, counts: Tensor, classes: int) -> bool:
-    true = torch.bincount(batch.labels.cpu().flatten(), minlength=classes)
+    true = torch.bincount(batch.classes.cpu(), minlength=classes)
     return torch.equal(counts.round().long().cpu(), true)
 
 
@@ -248,13 +258,15 @@ def _spec(batch: Batch, classes: int, sizes: list[int]) -> InputSpec:
             value_range=None,
             vocabulary=max([int(batch.inputs.max()) + 1, *sizes]),
         )
+    numbers = batch.labels.is_floating_point()
     low, high = float(batch.inputs.min()), float(batch.inputs.max())
     range_ = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
     kind = Modality.IMAGE if len(shape) == 3 else Modality.TABULAR
     return InputSpec(
         modality=kind,
         shape=shape,
-        num_classes=classes,
+        num_classes=1 if numbers else classes,
+        num_targets=batch.labels.shape[1] if numbers else 0,
         value_range=range_ if kind is Modality.IMAGE else None,
     )
 
@@ -284,6 +296,8 @@ def _outputs(model: nn.Module, batch: Batch) -> tuple[int, bool]:
 
 
 def _loss(model: nn.Module, batch: Batch, local: LocalTraining) -> str:
+    if batch.labels.is_floating_point():
+        return local.loss  # settled
     outputs, tokens = _outputs(model, batch)
     each = MASKED_TOKEN if local.masking is not None else NEXT_TOKEN if batch.targets is None else TOKEN_CLASS
     return loss_name(local.loss, outputs, per_token=each if tokens else None)

@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from seepage.core.types import InputSpec, LocalTraining
+from seepage.core.types import InputSpec, Knowledge
 from seepage.models.behind import names_behind, run_behind
 from seepage.models.hooks import CHUNK, fed, tapped
 from seepage.models.layers import LinearLayer
 from seepage.models.precision import Precision, precision_of
 from seepage.models.probes import dummy_inputs
 from seepage.protocol import LOSSES, training_mode
+from seepage.protocol.losses import OF_NUMBERS
 
 ROUNDING = 2e-6
 """Relative error of a backward signal (float32, several layers), against the example's typical signal."""
@@ -35,6 +36,7 @@ class BackwardSignals:
 
     >>> from seepage.models.layers import trace_linear_layers
     >>> from seepage.core.types import Modality
+    >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
     >>> spec = InputSpec(modality=Modality.TABULAR, shape=(3,), num_classes=2)
     >>> signals = BackwardSignals(model, trace_linear_layers(model, spec)[0], spec, loss="cross_entropy")
@@ -112,15 +114,23 @@ class BackwardSignals:
         return output
 
 
-def draws_chances(model: nn.Module, local: LocalTraining | None) -> bool:
-    """Whether clients compute with dropout masks or batch statistics, which no server can foretell.
+def foreseeable(model: nn.Module, known: Knowledge) -> bool:
+    """Whether a server can compute what an example sends, but for one of a few classes.
 
-    >>> draws_chances(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), LocalTraining(batch_norm="train"))
-    True
+    It cannot where targets are numbers, nor where clients compute with dropout masks or batch statistics.
+
+    >>> from seepage.core.types import LocalTraining, Modality
+    >>> spec = InputSpec(modality=Modality.TABULAR, shape=(2,), num_classes=2)
+    >>> known = Knowledge(input=spec, local=LocalTraining(batch_norm="train"))
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+    >>> foreseeable(model, known), foreseeable(nn.Linear(2, 2), known)
+    (False, True)
     """
-    if local is None or local.batch_norm != "train":
+    if known.loss in OF_NUMBERS:
         return False
-    return any(
+    if known.local is None or known.local.batch_norm != "train":
+        return True
+    return not any(
         isinstance(module, _BatchNorm) or (isinstance(module, _DropoutNd) and module.p > 0)
         for module in model.modules()
     )

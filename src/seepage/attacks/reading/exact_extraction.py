@@ -56,7 +56,7 @@ from seepage.models.gradients import Decode, LayerGradient, layer_gradient
 from seepage.models.invertible import inputs_of
 from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.precision import EXACT
-from seepage.models.signals import BackwardSignals, draws_chances
+from seepage.models.signals import BackwardSignals, foreseeable
 
 
 class ExactExtraction(PerUpdateAttack):
@@ -143,7 +143,7 @@ def _through_batch_norm(exchange: Exchange, known: Knowledge, name: str | None) 
 def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> Reconstruction:
     """Single rows, and what they leave of others; a grid must say how long each example is."""
     rows, spec = read_bias_free(exchange, known, layer), known.input
-    if known.normalised or spec.value_range is None:
+    if known.normalised or spec.value_range is None or not foreseeable(exchange.broadcast.model, known):
         return rows
     gradient = layer_gradient(exchange, known, layer)
     signals = BackwardSignals(exchange.broadcast.model, layer, spec, loss=known.loss)
@@ -193,7 +193,7 @@ def _peeled(
         kappa=expected_kappa(exchange, known),
         budget=budget,
     )
-    if gradient.steps in (1, None) and not draws_chances(model, known.local):
+    if gradient.steps in (1, None) and foreseeable(model, known):
         peeling.run()
     else:
         peeling.read_only()
