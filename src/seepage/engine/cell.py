@@ -27,7 +27,6 @@ from seepage.engine.source import handed_out
 from seepage.engine.unscored import Unscored, unscored
 from seepage.protocol import Played, describe_knowledge, missing_grants
 from seepage.protocol.copies import own_copy
-from seepage.protocol.widening import wide_model
 from seepage.record import ADAPTIVE, BASELINE, AttackRef, Cell, Cost
 
 
@@ -47,7 +46,7 @@ def run_cell(
     try:
         with measure(prepared.device) as whole:
             model = own_copy(source.model)
-            attack.check(wide_model(model), known)
+            attack.check(attack.held_as(model), known)
             played = source.play(_crafter(attack, known)) if attack.active else shared.honest
             torch.manual_seed(prepared.server_seed(seed))
             began = time.perf_counter()

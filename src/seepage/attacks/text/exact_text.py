@@ -24,6 +24,11 @@ from seepage.protocol import training_mode
 class ExactText(PerUpdateAttack):
     """Reads which tokens the first block saw, grows sentences that the second block saw, and proves them."""
 
+    def held_as(self, model: nn.Module) -> nn.Module:
+        """Under adapters as clients hold it: what a half-precision base hands to an adapter in float32 is
+        then the very features that the adapter's gradient is made of, and the base is not copied."""
+        return model if is_adapted(model) else super().held_as(model)
+
     def check(self, model: nn.Module, known: Knowledge) -> None:
         """A decoder of Hugging Face's, or an encoder of BERT's kin, with two blocks."""
         if known.input.modality is not Modality.TEXT or known.input.vocabulary is None:
@@ -53,7 +58,8 @@ class ExactText(PerUpdateAttack):
                 "that nothing leaks."
             )
         try:
-            first, second = (_reader(model, block, tensors, sample, soft=soft) for block in (0, 1))
+            first = _first_reader(model, tensors, sample, soft=soft)
+            second = _reader(model, 1, tensors, sample, soft=soft)
         except NotApplicable as reason:
             words = likely_words(model, tensors, known.input) if is_adapted(model) else None
             if words is None:
@@ -63,31 +69,56 @@ class ExactText(PerUpdateAttack):
             )
         said: list[str] = []
         if causal:
-            candidates = tokens_at(first, length, vocabulary)
+            every = torch.arange(vocabulary, device=device)
+            candidates = [every] * length if first is None else tokens_at(first, length, vocabulary)
             found = grow(second, candidates, most=exchange.update.num_examples)
             ids = torch.full((len(found), length), PADDING, dtype=torch.long, device=device)
             # of several mini-batches the first was read by the model that is known, and lies nearest
             for row, (_, tokens) in zip(ids, found, strict=True):
                 row[: len(tokens)] = torch.tensor(tokens, device=device)
+        elif first is None:
+            raise NotApplicable(_ALL_INSIDE)
         else:
             ids, said = read_encoder(first, second, tensors, known.input)
-        span = first.tests[0].span
+        span = (first or second).tests[0].span
         notes = [
             f"Several local steps have no clear rank; {len(ids)} sentences lie nearest to the blocks' spans."
             if soft
-            else f"The first block's gradient has rank {span.rank} of "
+            else f"The {'second' if first is None else 'first'} block's gradient has rank {span.rank} of "
             f"{span.outside.shape[0]}; {len(ids)} sentences lie in the second block's span.",
+            *([] if first is not None else ["Every token lies in the first block's span: all were tried."]),
             *said,
         ]
         if len(ids):
             return settled(exchange, known, ids, notes)
-        if not soft and second.tests[0].span.rank < span.rank:
+        if first is not None and not soft and second.tests[0].span.rank < span.rank:
             notes.append(
                 f"The second block's gradient has rank {second.tests[0].span.rank}, which lacks some tokens: "
                 "a classifier's last block is read by one token of each text alone."
             )
         words = likely_words(model, tensors, known.input) if is_adapted(model) else None
         return _nothing(known, notes, words)
+
+
+class _AllInsideError(NotApplicable):
+    """The gradient has a gap in its spectrum, and its span tells no token from another."""
+
+
+_ALL_INSIDE = (
+    "the first block's gradient tells no tokens apart, for its span holds nearly all of the vocabulary, as "
+    "of a small one whose every word is in the batch: attack smaller batches or shorter texts."
+)
+
+
+def _first_reader(
+    model: nn.Module, tensors: Mapping[str, Tensor], sample: Tensor, *, soft: bool
+) -> Reader | None:
+    """None where the span holds all tokens at all places: sums of a word's and a place's embedding, if
+    nearly every word and every place is among those that were read. The second block mixes, and tells."""
+    try:
+        return _reader(model, 0, tensors, sample, soft=soft)
+    except _AllInsideError:
+        return None
 
 
 def _reader(
@@ -116,6 +147,8 @@ def _reader(
     ]
     widths = sorted({len(gradient.T) for gradient in gradients})
     found = reader(model, [p for p, _ in clear], [s for _, s in clear], sample) if clear else None
+    if clear and found is None and block == 0:
+        raise _AllInsideError
     if found is None:
         raise NotApplicable(
             f"the {which} block's gradient has no gap in its spectrum, as of more tokens than the "
