@@ -22,6 +22,7 @@ from seepage.attacks.closed_form.recursive_inversion import RecursiveInversion
 from seepage.attacks.features.feature_inversion import FeatureInversion
 from seepage.attacks.tables.exact_table import ExactTable
 from seepage.attacks.tables.tableak import TabLeak
+from seepage.attacks.text.decepticons import Decepticons
 from seepage.attacks.text.embedding_rows import EmbeddingRows
 from seepage.attacks.text.exact_text import ExactText
 from seepage.core.types import (
@@ -113,7 +114,7 @@ def _fitting(attack: Attack) -> tuple[nn.Module, int]:
 
 def _texts(attack: Attack) -> tuple[nn.Module, InputSpec, list[Batch], Batch] | None:
     """A small GPT-2 that tells three classes of texts apart, for the attacks that read texts."""
-    if not isinstance(attack, EmbeddingRows | ExactText):
+    if not isinstance(attack, Decepticons | EmbeddingRows | ExactText):
         return None
     from tests.models.families import built, spec, texts
 
