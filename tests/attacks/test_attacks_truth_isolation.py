@@ -20,6 +20,8 @@ from seepage.attacks.closed_form.april import April
 from seepage.attacks.closed_form.patch_embedding import PatchEmbedding
 from seepage.attacks.closed_form.recursive_inversion import RecursiveInversion
 from seepage.attacks.features.feature_inversion import FeatureInversion
+from seepage.attacks.sums.loki import Loki
+from seepage.attacks.sums.scale_mia import ScaleMIA
 from seepage.attacks.tables.exact_table import ExactTable
 from seepage.attacks.tables.tableak import TabLeak
 from seepage.attacks.text.embedding_rows import EmbeddingRows
@@ -105,7 +107,10 @@ def _fitting(attack: Attack) -> tuple[nn.Module, int]:
         return build_model("vit", SPEC, patch_size=3, dim=16, heads=2), 1
     if isinstance(attack, RecursiveInversion):
         return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.Tanh(), nn.Linear(40, 3)), 1
-    if isinstance(attack, FeatureInversion):
+    if isinstance(attack, Loki):
+        front = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten())
+        return nn.Sequential(front, nn.Linear(216, 60), nn.ReLU(), nn.Linear(60, 3)), 2
+    if isinstance(attack, FeatureInversion | ScaleMIA):
         front = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
         return nn.Sequential(front, nn.Linear(18, 60), nn.ReLU(), nn.Linear(60, 3)), 2
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3)), 2

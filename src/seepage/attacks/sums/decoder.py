@@ -17,7 +17,7 @@ _RIDGES = tuple(10.0**k for k in range(-8, 3))
 
 @dataclass(frozen=True)
 class Decoder:
-    """pictures = mean + K(features, public) weights, K the inner products of centred features."""
+    """pictures = mean + (K(features, public) + offset) weights, K the inner products of centred features."""
 
     features: Tensor
     """(n, m) of the public examples, centred."""
@@ -25,6 +25,8 @@ class Decoder:
     """(m,) their mean."""
     weights: Tensor
     """(n, d)"""
+    offset: float
+    """The square of a constant feature."""
     mean: Tensor
     """(d,) mean public picture."""
     error: float
@@ -32,7 +34,7 @@ class Decoder:
 
     def __call__(self, features: Tensor) -> Tensor:
         """(k, m) to (k, d)."""
-        inner = (features.to(self.features) - self.middle) @ self.features.T
+        inner = (features.to(self.features) - self.middle) @ self.features.T + self.offset
         return (self.mean + inner @ self.weights).to(features)
 
 
@@ -54,6 +56,8 @@ def train_decoder(features: Tensor, pictures: Tensor) -> Decoder:
     f, x = f - middle, x - mean
     inner = f @ f.T
     size = float(inner.diagonal().mean().clamp_min(torch.finfo(f.dtype).tiny))
+    # Centred features add up to 0, so an example that is left out would be known from the others.
+    inner = inner + size
     best: tuple[float, Tensor] | None = None
     for ridge in _RIDGES:
         inverse = torch.linalg.inv(inner + ridge * size * torch.eye(len(f), dtype=f.dtype, device=f.device))
@@ -62,4 +66,4 @@ def train_decoder(features: Tensor, pictures: Tensor) -> Decoder:
         if best is None or error < best[0]:
             best = error, weights
     assert best is not None
-    return Decoder(features=f, middle=middle, weights=best[1], mean=mean, error=best[0])
+    return Decoder(features=f, middle=middle, weights=best[1], offset=size, mean=mean, error=best[0])

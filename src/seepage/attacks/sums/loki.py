@@ -3,7 +3,7 @@ Model Manipulation"): under a secure sum every client's examples reach columns o
 
 Each client gets the same trapped dense layer behind convolution kernels of its own (`own_columns`), so that a
 layer of N neurons has N rows for *each* client, not for all of them together. Where the model's own first
-layers will do nothing is inserted, as the paper does; `insert` puts both layers before any model.
+layers will do, nothing is inserted; else both layers are put before the model, as in the paper.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Loki(Attack):
     read: Reader
     firing: tuple[float, float]
     layer: str | None
-    insert: bool
+    insert: bool | None
     groups: int | None
     bins: int
     batch_size: int | None
@@ -73,9 +73,21 @@ class Loki(Attack):
     def _made(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge) -> Apart:
         if known.input.modality is Modality.TEXT:
             raise NotApplicable("kernels carry values, and texts are token ids: use trap_weights.")
+        if self.insert is not None:
+            return self._with(model, history, known, insert=self.insert)
+        try:
+            return self._with(model, history, known, insert=False)
+        except NotApplicable:
+            if len(known.input.shape) != 3:
+                raise
+            return self._with(model, history, known, insert=True)
+
+    def _with(
+        self, model: nn.Module, history: Sequence[Exchange], known: Knowledge, *, insert: bool
+    ) -> Apart:
         base, layer, sigma, told = model, self.layer, None, ""
         groups = self.groups or _MOST_GROUPS
-        if self.insert:
+        if insert:
             groups = self.groups or _INSERTED_GROUPS
             base, layer = _inserted(model, known, groups, self.bins), LAYER
             sigma = size_of_weights(known) / math.prod(known.input.shape)
@@ -124,7 +136,7 @@ class Loki(Attack):
         model = apart.models[group]
         alone = own_exchange(exchange, known, model, apart.layer, apart.columns[group], members)
         route: Route | None = apart.routes[group]
-        if self.insert:
+        if isinstance(model, ImprintedModel):
             alone, route = _without_kernels(alone, apart.routes[group]), None
         layer = choose_layer(alone.broadcast.model, known.input, apart.layer)
         read = self.read(alone, known, layer, decode=route)
@@ -179,7 +191,7 @@ def _without_kernels(exchange: Exchange, route: Route) -> Exchange:
 
 def loki(
     *,
-    insert: bool = False,
+    insert: bool | None = None,
     groups: int | None = None,
     layer: str | None = None,
     bins: int = 500,
@@ -189,8 +201,8 @@ def loki(
     """Dishonest server, secure sums: kernels of its own for every client keep their examples apart in one
     trapped layer (LOKI, Zhao et al. 2024).
 
-    insert: put a convolution and a dense layer before the model, which CHANGES THE ARCHITECTURE; by default
-    the model's own first layers are used, and the attack says so where they will not do.
+    insert: put a convolution and a dense layer before the model, which CHANGES THE ARCHITECTURE. By default
+    only where the model's own first layers will not do; false: never.
     groups: of clients that are kept apart; by default as many as the model has filters for, 10 if inserted.
     layer: dense layer to trap, by default the first that traps fit. bins: neurons of the inserted layer.
     batch_size: of a client; by default what the server knows of it, else 100.

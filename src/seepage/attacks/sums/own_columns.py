@@ -29,7 +29,7 @@ _PROBES = 8
 _CONSTANT = 1.0
 """What the constant filter puts out. Derived: as large as an input value at most is, so that its gradient is
 rounded no more than theirs."""
-_ELSEWHERE = "use insert = true, which brings its own."
+_ELSEWHERE = "use insert = true, which brings layers of its own."
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,7 @@ def _placed(model: nn.Module, layer: str, known: Knowledge, first: int) -> Place
 def _carrier(model: nn.Module, layer: str, known: Knowledge) -> tuple[str, nn.Conv2d | nn.Linear]:
     """The last layer with weights before the trapped one."""
     steps = path_to(model, known.input, layer)
-    carriers = [
-        (step.name, step.module) for step in steps if isinstance(step.module, nn.Conv2d | nn.Linear)
-    ]
+    carriers = [(step.name, step.module) for step in steps if isinstance(step.module, nn.Conv2d | nn.Linear)]
     if not carriers:
         raise NotApplicable(
             f"layer '{layer}' reads the input itself, and nothing before it could keep clients of a sum "
@@ -151,7 +149,12 @@ def _constant(
 
 
 def own_exchange(
-    exchange: Exchange, known: Knowledge, model: nn.Module, layer: str, columns: Columns, members: Sequence[int]
+    exchange: Exchange,
+    known: Knowledge,
+    model: nn.Module,
+    layer: str,
+    columns: Columns,
+    members: Sequence[int],
 ) -> Exchange:
     """What the sum of these clients alone would have been, in the trapped layer.
 
@@ -182,5 +185,3 @@ def own_exchange(
         clients=tuple(members),
         labels=None,
     )
-
-

@@ -132,7 +132,9 @@ class ScaleMIA(Attack):
         decoder = train_decoder(_features(model, layer, known), public.inputs.flatten(1))
         decoded = decoder(read.values).reshape(-1, *problem.shape)
         spectrum = Spectrum.of(problem.shape, centre=decoded, unit=decoder.error, like=read.values)
-        found, steps = search_pictures(problem, layer, read.values, spectrum, Clock(seconds=None), steps=self.steps)
+        found, steps = search_pictures(
+            problem, layer, read.values, spectrum, Clock(seconds=None), steps=self.steps
+        )
         note = (
             f"{len(read)} feature vectors were read, {sure} of them for certain. A decoder trained on "
             f"{len(public)} public examples made pictures of them (left out, those are missed by "
