@@ -49,6 +49,33 @@ def behind_convolutions(spec: InputSpec) -> nn.Module:
     )
 
 
+def pooled(spec: InputSpec) -> nn.Module:
+    """A convolution with pooling, then dense layers, for pictures of any size."""
+    channels, height, width = spec.shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 2) * (width // 2), 200),
+        nn.ReLU(),
+        nn.Linear(200, spec.num_classes),
+    )
+
+
+def own_kernels(spec: InputSpec) -> nn.Module:
+    """One convolution with filters enough for three clients, then dense layers."""
+    channels, height, width = spec.shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 3 * (channels + 1), 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(3 * (channels + 1) * height * width, 200),
+        nn.ReLU(),
+        nn.Linear(200, spec.num_classes),
+    )
+
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "six photographs, MLP": {
         "model": "mlp", "data": "photos", "batch_size": 6,
@@ -97,6 +124,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "threat": {"base": "malicious_server_secure_aggregation",
                    "grant": ["choose_clients", "different_models"]},
         "attacks": ["model_inconsistency", "gradient_disaggregation"],
+    },
+    "three clients with eight faces each, secure sum, convolution": {
+        "model": own_kernels, "data": "faces", "batch_size": 8, "clients": 3, "aggregation": "secure_sum",
+        "threat": {"base": "malicious_server_secure_aggregation",
+                   "grant": ["different_models", "auxiliary_data"]},
+        "attacks": ["loki"],
+    },
+    "three clients with eight faces each, secure sum, convolutions and pooling": {
+        "model": pooled, "data": "faces", "batch_size": 8, "clients": 3, "aggregation": "secure_sum",
+        "threat": {"base": "malicious_server_secure_aggregation", "grant": ["auxiliary_data"]},
+        "attacks": ["scale_mia"],
     },
     "eight digits, MLP, half of the update pruned": {
         "model": "mlp", "data": "digits", "batch_size": 8, "defenses": [{"name": "pruning", "share": 0.5}],
