@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 import seepage
 from seepage.core.types import InputSpec
+from seepage.data import load_data
 from seepage.engine.run import run_audit
 from seepage.engine.spec import read_spec
 from seepage.record import summarise
@@ -74,6 +77,19 @@ def own_kernels(spec: InputSpec) -> nn.Module:
         nn.ReLU(),
         nn.Linear(200, spec.num_classes),
     )
+
+
+def knows_digits(spec: InputSpec) -> nn.Module:
+    """A linear model that was trained on the first half of scikit-learn's digits."""
+    data = load_data("digits")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(spec.shape), spec.num_classes))
+    half = data.batch(torch.arange(len(data) // 2))
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(200):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(half.inputs), half.labels).backward()
+        optimiser.step()
+    return model
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -135,6 +151,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "model": pooled, "data": "faces", "batch_size": 8, "clients": 3, "aggregation": "secure_sum",
         "threat": {"base": "malicious_server_secure_aggregation", "grant": ["auxiliary_data"]},
         "attacks": ["scale_mia"],
+    },
+    "32 digits, trained linear model": {
+        "model": knows_digits, "data": "digits", "batch_size": 32,
+        "threat": {"base": "honest_but_curious", "grant": ["auxiliary_data"]},
+        "attacks": ["class_representatives"],
     },
     "eight digits, MLP, half of the update pruned": {
         "model": "mlp", "data": "digits", "batch_size": 8, "defenses": [{"name": "pruning", "share": 0.5}],
