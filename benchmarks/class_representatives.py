@@ -3,11 +3,11 @@
     SEEPAGE_DATA=... python benchmarks/class_representatives.py [--seeds 3] [--first-seed 154000]
 
 A small CNN, trained for 200 steps of Adam on the first half of the images, goes to a client with 64 of the
-last thousand, of four classes, five local steps at .05. `likeness`: share of the pictures that a judge takes for their
-class; the judge is another CNN, trained on the second half, that no attack sees. `nearest`: mean PSNR
-to the nearest of the client's examples, beside that of the class mean of 200 public images and of a flat
-picture. A likeness of a class is no example: what counts is whether the attack comes nearer than the class
-mean does. One thread, CPU seconds.
+last thousand, of four classes, for five local steps at .05. `likeness`: share of the pictures that a judge
+takes for their class; the judge is another CNN, trained on the second half, that no attack sees. `nearest`:
+mean PSNR to the nearest of the client's examples, beside that of the class mean of 200 public images and of a
+flat picture. A likeness of a class is no example: what counts is whether the attack comes nearer than the
+class mean does. One thread, CPU seconds.
 """
 
 from __future__ import annotations
