@@ -21,6 +21,7 @@ from seepage.models.between import next_linear
 from seepage.models.gradients import Decode, LayerGradient, layer_gradient
 from seepage.models.layers import LinearLayer
 from seepage.models.signals import BackwardSignals
+from seepage.protocol.losses import OF_NUMBERS
 
 
 def peeling_of(
@@ -47,7 +48,9 @@ def peeling_of(
         code,
         unmixer=Unmixer(signals.parameters, made_up, seed=known.seed) if sparse else None,
         by_next=by_next,
-        by_signals=None if layer.followed_by_relu else SignalUnmixer(signals, made_up, seed=known.seed),
+        by_signals=None
+        if layer.followed_by_relu or known.loss in OF_NUMBERS
+        else SignalUnmixer(signals, made_up, seed=known.seed),
         kappa=expected_kappa(exchange, known),
         budget=budget,
     )
