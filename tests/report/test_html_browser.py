@@ -72,7 +72,16 @@ def test_an_actions_button_copies_its_command(new_log, tmp_path, browser, monkey
     from selenium.webdriver.support.wait import WebDriverWait
 
     command = "seepage audit 'my audit.toml' --with dp_sgd:clip=1.0,sigma=2 # <b>&"
-    words = {"how": "", "stops": "", "costs": "", "proof": "", "setting": "", "stopped": 1.0, "kept": 1.0}
+    words = {
+        "how": "",
+        "stops": "",
+        "price": "",
+        "also": "",
+        "proof": "",
+        "setting": "",
+        "stopped": 1.0,
+        "kept": 1.0,
+    }
     listed = tuple(Action(title=f"change {i}", command=f"{command}{i}", **words) for i in range(2))
     monkeypatch.setattr("seepage.report.front.read_actions", lambda log: Actions(listed=listed))
     builder = new_log()
