@@ -20,7 +20,8 @@ from seepage.core.errors import SpecError
 from seepage.core.progress import Clock
 from seepage.engine.auto import LEAST_SHARE, line_up, line_up_study, searches
 from seepage.engine.points import Points
-from seepage.engine.prepare import Prepared, prepare
+from seepage.engine.prepare import prepare
+from seepage.engine.prepared import Prepared
 from seepage.engine.run import run_audit
 from seepage.engine.spec import parse_spec
 from seepage.engine.study import parse_study

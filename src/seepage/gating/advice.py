@@ -20,6 +20,7 @@ _SIGMAS = (1e-4, 1e-3, 1e-2, 1e-1)
 """Noise over the clipping norm, tried from below. Cost: each takes one more attack; the last one drowns any
 update of fewer than a hundred coordinates."""
 CLIP = 1.0
+"""Norm that an update is clipped to. A choice: the noise that is tried is a multiple of it."""
 _STEPS = 4
 """Local steps in place of one. Cost: one more training."""
 

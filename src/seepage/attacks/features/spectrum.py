@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 FALL = 1.5
-"""Amplitudes fall as 1 / (1 + f)^FALL, f in half waves over the picture: power as 1/f^3. Natural pictures
-have 1/f^2 to 1/f^3 (Field 1987; Tolhurst et al. 1992). Tried with 1, 1.5 and 2 on three batches of CIFAR-10's
-test images below 3000: 1.5 lies at most .8 dB below the best of them, 1 up to 2.8 and 2 up to 4.5."""
+"""Amplitudes fall as 1 / (1 + f)^FALL, f in half waves over the picture: power as 1/f^3. Paper: natural
+pictures have 1/f^2 to 1/f^3 (Field 1987; Tolhurst et al. 1992). Tried with 1, 1.5 and 2 on three batches of
+CIFAR-10's test images below 3000: 1.5 lies at most .8 dB below the best of them, 1 up to 2.8 and 2 up to
+4.5."""
 CHROMA = 0.2
 """Deviation along an opponent colour over that of the brightness. Paper: Ruderman, Cronin and Chiao 1998,
 .073 over .353 in natural scenes."""

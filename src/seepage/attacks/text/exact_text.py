@@ -31,7 +31,7 @@ from seepage.protocol import training_mode
 from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, PER_TOKEN, TOKEN_CLASS
 
 REFINEMENTS = 4
-"""Rounds of reading what the loss wanted, after several steps: the last tokens settle in two."""
+"""Rounds of reading what the loss wanted, after several steps. Cost: time; the last tokens settle in two."""
 _TIMES = 10.0
 """How much more than what is left a token's share of the update must be. Derived: `peeling.BEYOND`, ten root
 mean squares."""
