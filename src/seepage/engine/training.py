@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from seepage.core.errors import DataError, SeepageError, SpecError
 from seepage.core.types import Batch, Broadcast, LocalStep, Update
@@ -16,7 +16,7 @@ from seepage.defenses.empirical import Empirical
 from seepage.engine.grid import TrainingSpec
 from seepage.engine.planted import Claim, claim_of, contradiction, of_canaries, of_clients, plant
 from seepage.engine.planted import scores as canary_scores
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.engine.tuning import TRIAL, Plateau, best_rate
 from seepage.protocol import aggregate, apply_update, client, training_mode
 from seepage.protocol.rounds import ClientData
@@ -44,15 +44,28 @@ def train_cell(prepared: Prepared, seed: int, rounds: int, training: TrainingSpe
         if wanted.tuned:
             validation = held_out.select(slice(wanted.validated))
             prepared = _at_its_rate(prepared, batches, validation, seed=seed, rounds=rounds)
-            judge = partial(accuracy, batch=validation)
+            judge = partial(accuracy, batch=validation, loss=prepared.loss)
             plateau = Plateau(judge, examples=len(validation), rounds=rounds)
             scores["lr"] = prepared.local.lr
         promise = _Promise.of(prepared, batches, seed, wanted.canaries)
+        held_back = HeldBack()
         model, taken = train(
-            prepared, batches, seed=seed, rounds=rounds, canaries=promise.canaries, enough=plateau
+            prepared,
+            batches,
+            seed=seed,
+            rounds=rounds,
+            canaries=promise.canaries,
+            enough=plateau,
+            held_back=held_back,
         )
-        scores |= {"accuracy": accuracy(model, tested), "tested": float(len(tested)), "rounds": float(taken)}
-        scores["chance"] = float(tested.labels.bincount().max()) / len(tested)
+        scores |= {
+            "accuracy": accuracy(model, tested, loss=prepared.loss),
+            "tested": float(len(tested)),
+            "rounds": float(taken),
+        }
+        scores["chance"] = _chance(tested, prepared.loss)
+        if held_back.share > 0:
+            scores["held_back"] = held_back.share
         if plateau is not None:
             scores["plateau"] = float(plateau.reached)
         found, broken = promise.kept(model)
@@ -73,9 +86,25 @@ def _at_its_rate(
 
     def reached(rate: float) -> float:
         model, _ = train(at(rate), batches, seed=seed, rounds=max(1, round(TRIAL * rounds)))
-        return accuracy(model, validation)
+        return accuracy(model, validation, loss=prepared.loss)
 
     return at(best_rate(reached, prepared.local.lr))
+
+
+@dataclass
+class HeldBack:
+    """Examples that clients drew for a round, and those of them that their updates name."""
+
+    drawn: int = 0
+    named: int = 0
+
+    def count(self, batch: Batch, update: Update) -> None:
+        self.drawn += len(batch)
+        self.named += len(batch) if update.num_examples is None else min(len(batch), update.num_examples)
+
+    @property
+    def share(self) -> float:
+        return 1 - self.named / max(1, self.drawn)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +150,11 @@ def train(
     rounds: int,
     canaries: Canaries | None = None,
     enough: Plateau | None = None,
+    held_back: HeldBack | None = None,
 ) -> tuple[nn.Module, int]:
     """The model after `rounds` rounds with an honest server, or after `enough` of them; how many they were.
+
+    held_back: is told of every update.
 
     As `protocol.play` does it, but without its record of every round's model and updates, which would
     fill the memory in a longer training.
@@ -136,7 +168,7 @@ def train(
         sent, held = Broadcast(model, number), batches(number)
         # How many a Poisson sample holds is nobody's business: all weigh the same.
         sizes = [None if prepared.planned.poisson else len(batch) for batch in held]
-        mean = aggregate(_sent(step, sent, held, canaries), rule, sizes=sizes)
+        mean = aggregate(_sent(step, sent, held, canaries, held_back or HeldBack()), rule, sizes=sizes)
         model = apply_update(model, mean, lr=prepared.local.lr)
         if enough is not None and enough(model, number + 1):
             return model, number + 1
@@ -144,25 +176,51 @@ def train(
 
 
 def _sent(
-    step: LocalStep, sent: Broadcast, held: Sequence[Batch], canaries: Canaries | None
+    step: LocalStep,
+    sent: Broadcast,
+    held: Sequence[Batch],
+    canaries: Canaries | None,
+    held_back: HeldBack,
 ) -> Iterator[Update]:
     for number, batch in enumerate(held):
         if canaries is not None:
             canaries.active = number == 0
-        yield step(sent, batch)
+        update = step(sent, batch)
+        held_back.count(batch, update)
+        yield update
 
 
-def accuracy(model: nn.Module, batch: Batch, *, chunk: int = 256) -> float:
+def accuracy(model: nn.Module, batch: Batch, *, loss: str = "auto", chunk: int = 256) -> float:
     """Share of the examples whose class the model finds; one output means two classes.
+
+    Of flags (the loss `multi_label`) the share that it has right; of the numbers of a regression the share of
+    their variance that it explains, 0 at least.
 
     >>> accuracy(nn.Identity(), Batch(torch.eye(3), torch.tensor([0, 1, 0])))  # doctest: +ELLIPSIS
     0.666...
+    >>> accuracy(nn.Identity(), Batch(torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [4.0]])))
+    0.777...
     """
-    right = 0
     with torch.no_grad(), training_mode(model, False):
-        for part in torch.arange(len(batch)).split(chunk):
-            some = batch.select(part.to(batch.labels.device))
-            logits = model(some.inputs)
-            guess = (logits.flatten() > 0).long() if logits.shape[-1] == 1 else logits.argmax(dim=-1)
-            right += int((guess == some.labels).sum())
-    return right / len(batch)
+        parts = torch.arange(len(batch), device=batch.labels.device).split(chunk)
+        outputs = torch.cat([model(batch.inputs[part]) for part in parts])
+    if batch.labels.is_floating_point():
+        return _agreement(outputs, batch.labels, flags=loss == "multi_label")
+    guess = (outputs.flatten() > 0).long() if outputs.shape[-1] == 1 else outputs.argmax(dim=-1)
+    return float((guess == batch.labels).double().mean())
+
+
+def _agreement(outputs: Tensor, numbers: Tensor, *, flags: bool) -> float:
+    if flags:
+        return float(((outputs > 0) == (numbers > 0.5)).double().mean())
+    missed = (outputs.double() - numbers.double()).square().sum()
+    spread = (numbers.double() - numbers.double().mean(dim=0)).square().sum()
+    return max(0.0, 1.0 - float(missed / spread)) if float(spread) > 0 else 0.0
+
+
+def _chance(batch: Batch, loss: str) -> float:
+    """What whoever does not look at the inputs reaches."""
+    if not batch.labels.is_floating_point():
+        return float(batch.labels.bincount().max()) / len(batch)
+    share = batch.labels.double().mean(dim=0)
+    return float(torch.maximum(share, 1 - share).mean()) if loss == "multi_label" else 0.0

@@ -21,7 +21,7 @@ from seepage.core.user_code import (
 )
 from seepage.models import MODELS
 from seepage.models.adapting import refuse_unusable, settle, unwrap, unwrap_children
-from seepage.models.hugging_face import is_hugging_face, take_plain
+from seepage.models.hugging_face import is_adapted, is_hugging_face, take_plain
 from seepage.models.weights import PRETRAINED, load_weights, pretrained_path
 from seepage.models.zoo.initialisers import initialise
 from seepage.protocol import training_mode
@@ -191,9 +191,11 @@ def _fitting(model: nn.Module, examples: Tensor) -> str:
 
 
 def _check_wide(model: nn.Module, examples: Tensor) -> None:
-    """Attacks reckon in float32 with a half-precision model, which must not fix its type within `forward`."""
-    server = wide_model(model)
-    if server is model:
+    """Attacks reckon in float32 with a half-precision model, which must not fix its type within `forward`.
+
+    Under adapters none is made to find out: Hugging Face's models fix no type, and the base may be large.
+    """
+    if is_adapted(model) or (server := wide_model(model)) is model:
         return
     try:
         with torch.no_grad(), training_mode(server, False):
@@ -214,7 +216,13 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
             "wrap it so that it returns its logits only."
         )
     shape = tuple(output.shape)
-    if spec.modality is Modality.TEXT and (output.ndim == 3 or spec.token_labels):
+    if spec.num_targets:
+        if shape != (2, spec.num_targets):
+            raise ModelError(
+                f"the model returned shape {shape} for two examples, whose targets are {spec.num_targets} "
+                f"number(s) each: let it return {(2, spec.num_targets)}."
+            )
+    elif spec.modality is Modality.TEXT and (output.ndim == 3 or spec.token_labels):
         _check_each_token(shape, spec)
     elif spec.num_classes < 2:
         raise ModelError(
@@ -224,7 +232,7 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
     elif shape == (2, 1) and spec.num_classes > 2:
         raise ModelError(
             f"the model returned one number for an example, but the data have {spec.num_classes} classes; "
-            "regression is not audited: turn the targets into classes (bins) and give one logit for each."
+            "give the numbers themselves as targets for a regression, or one logit for each class."
         )
     elif shape != (2, spec.num_classes) and not (spec.num_classes == 2 and shape == (2, 1)):
         raise ModelError(

@@ -32,6 +32,7 @@ from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.precision import EXACT
 from seepage.models.signals import BackwardSignals
 from seepage.models.tokens import EXACT_LOOK_UP, tokens_of
+from seepage.protocol.losses import OF_NUMBERS
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ def plain_readings(
     decoded = _decode(found, layer, known.input, model, nearest=not rows_only)
     claims = Claims.none(len(found))
     if not rows_only:
-        decoded, claims = _claims(exchange, replace(known, input=spec), layer, gradient, decoded, readings)
+        told = replace(known, input=spec)
+        decoded, claims = _claims(exchange, told, layer, gradient, received, decoded, readings)
     values, space = decoded.values, decoded.space
     read = Reconstruction(
         values=known.input.to_raw(values) if _is_numeric_input(space, known.input) else values,
@@ -181,6 +183,7 @@ def _claims(
     known: Knowledge,
     layer: LinearLayer,
     gradient: LayerGradient,
+    received: LayerGradient,
     decoded: _Decoded,
     readings: _Readings,
 ) -> tuple[_Decoded, Claims]:
@@ -190,7 +193,12 @@ def _claims(
     """
     k, spec, model = len(decoded.values), known.input, exchange.broadcast.model
     alone = exchange.update.num_examples == 1
-    if k == 0 or gradient.steps != 1 or (decoded.space != INPUT_SPACE and not alone):
+    if (
+        k == 0
+        or gradient.steps != 1
+        or known.loss in OF_NUMBERS
+        or (decoded.space != INPUT_SPACE and not alone)
+    ):
         return decoded, Claims.none(k)
     layer_now = _as_in_the_model(model, layer, spec)
     signals = BackwardSignals(model, layer_now, spec, loss=known.loss)
@@ -230,6 +238,7 @@ def _claims(
         gradient,
         signals,
         kappa=expected_kappa(exchange, known),
+        at_layer=None if features.shape[1] == gradient.weight.shape[1] else received,
     )
     if layer.reads == "input":
         settled = (claims.claimed.to(on_alphabet.device) & on_alphabet).unsqueeze(1)
