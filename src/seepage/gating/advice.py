@@ -21,6 +21,7 @@ TIMES = (1.0, 4.0, 16.0, 64.0)
 """Of the noise that the bound asks for, tried from below. Cost: each takes one more attack; seldom more than
 the first."""
 CLIP = 1.0
+"""Norm that an update is clipped to. A choice: the noise that is tried is a multiple of it."""
 _STEPS = 4
 """Local steps in place of one. Cost: one more training."""
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from seepage.core.errors import SeepageError, SpecError
-from seepage.core.types import Batch, Broadcast, LocalTraining, Update, UpdateKind
+from seepage.core.types import (
+    Batch,
+    Broadcast,
+    Defense,
+    LocalStep,
+    LocalTraining,
+    Update,
+    UpdateKind,
+)
+from seepage.defenses import Deployment
 from seepage.gating.advice import TIMES, noised
 from seepage.gating.measuring import gate, site_of
 from seepage.gating.noise import needed_noise
@@ -33,11 +42,13 @@ class Gatekeeper:
     action: "withhold" sends nothing; "drop" leaves the exposed examples out and recomputes; "noise" clips and
     adds noise until the same attacks recover nothing. What cannot be measured is withheld.
     options: of `gate`. log: what was said of each update; it holds counts, never data.
+    train: what recomputes an update without the exposed examples; None: the `local` training of options.
     """
 
     action: Action = "withhold"
     options: dict[str, Any] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
+    train: LocalStep | None = None
 
     def __post_init__(self) -> None:
         if self.action not in _ACTIONS:
@@ -105,8 +116,8 @@ class Gatekeeper:
             if not kept:
                 return None
             fewer = batch.select(torch.tensor(kept))
-            local = self.options.get("local") or LocalTraining()
-            return client(local)(Broadcast(model), fewer), fewer, 0.0
+            train = self.train or client(self.options.get("local") or LocalTraining())
+            return train(Broadcast(model), fewer), fewer, 0.0
 
         return drop
 
@@ -132,6 +143,35 @@ class Gatekeeper:
     def _say(self, line: str) -> None:
         self.log.append(line)
         _logger.info(line)
+
+
+def gate_in_audit(
+    *,
+    action: Action = "drop",
+    quick: bool = True,
+    threshold: float = 0.0,
+    deployment: Deployment | None = None,
+) -> Defense:
+    """Client: measure each update before it leaves, and leave out the examples that it would give away.
+
+    The update names the examples that are left. Where none is, or nothing could be measured, no change is
+    sent, of no example.
+    action, quick, threshold: as `Gatekeeper` and `gate` take them. Without quick every update is attacked,
+    which takes seconds.
+    """
+    local = LocalTraining() if deployment is None else deployment.training
+    options = {"quick": quick, "threshold": threshold, "local": local}
+
+    def send_what_passes(broadcast: Broadcast, batch: Batch, next_step: LocalStep) -> Update:
+        keeper = Gatekeeper(action, options, train=lambda _sent, fewer: next_step(broadcast, fewer))
+        update = next_step(broadcast, batch)
+        allowed = keeper.decide(copy.deepcopy(broadcast.model), update, batch)
+        if allowed is not None:
+            return allowed
+        nothing = {name: torch.zeros_like(tensor) for name, tensor in update.tensors.items()}
+        return replace(update, tensors=nothing, num_examples=0)
+
+    return send_what_passes
 
 
 def _nothing(_number: int, _report: GateReport, _batch: Batch) -> None:

@@ -60,7 +60,7 @@ class Advice:
 
 
 MOST_LINES = 8
-"""Examples that are told one by one; all of them are in `exposures`."""
+"""Examples that are told one by one. A choice: a screen has room for them, and all are in `exposures`."""
 
 
 @dataclass(frozen=True, kw_only=True)

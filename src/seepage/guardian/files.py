@@ -21,6 +21,7 @@ from seepage.models.weights import read_state_dict
 Builder = str | Callable[..., nn.Module] | nn.Module
 
 _MOST_EXAMPLES = 256
+"""Examples of a sample that are looked at. Cost: one pass forward for each."""
 
 
 def guard_file(

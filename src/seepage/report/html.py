@@ -103,7 +103,7 @@ def write_html(log: AuditLog, path: Path | None = None) -> Path:
 
 def build_section(log: AuditLog, summary: AttackSummary) -> Section:
     """Everything the page says about one attack."""
-    cells = log.cells_where(lambda c: c.attack == summary.attack)
+    cells = log.cells_of(summary.attack)
     galleries, seeds_left = build_galleries(log, cells)
     per_example = [key for key in summary.scores if _is_per_example(cells, key)]
     return Section(

@@ -38,7 +38,8 @@ _STEPS = (0.1, 0.03, 0.01, 0.003)
 """e * |u| / |w| over the square root of the type's epsilon: the first that agrees at the start is taken. A
 deep network wants a smaller one. Tested: test_the_step_of_the_difference_lies_on_a_plateau."""
 _AGREEMENT = 0.01
-"""Largest relative error at the start, by double backprop: a search by signs or by Adam does not notice."""
+"""Largest relative error at the start, by double backprop: a search by signs or by Adam does not notice. No
+plateau test yet."""
 _DIGITS = 1e3
 """Times epsilon that dL/dx must change by, relatively; otherwise double backprop takes this step. Derived:
 dL/dx is rounded to some ten epsilons, which is a hundredth of that."""

@@ -31,10 +31,11 @@ _SUBSETS = {1: 0.0, 2: 0.41, 4: 0.59}
 quarter is seen too. With each, the score of nothing but the choice, which is taken off. Derived: the largest
 half or quarter of |N(0, 1)| has a mean of 2.6 or 3.9 standard deviations, so a level explains it so well."""
 _NEGLIGIBLE = 1e-3
-"""Share of a row's norm below which a bias decides about nothing. No plateau test yet."""
+"""Share of a row's norm below which a bias decides about nothing. Tested:
+test_constants_of_weight_detectors_lie_on_a_plateau."""
 _BY_CHANCE = 1.5
-"""Over the root of the number of rows, this is taken off the score, for few rows fit anything. No plateau
-test yet."""
+"""Over the root of the number of rows, this is taken off the score, for few rows fit anything. Tested:
+test_constants_of_weight_detectors_lie_on_a_plateau."""
 _EXACT = 1.5
 """Score from which on biases are computed from their rows. Derived: thirty times what is left unexplained, so
 99.9 % of their variance."""

@@ -76,6 +76,15 @@ def test_pictures_behind_flags_are_read_and_claimed_by_their_grid(tmp_path: Path
     assert "label_accuracy" not in cell.batch_scores
 
 
+def test_a_batch_of_a_regression_is_read_where_no_neuron_is_alone(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 1))
+    log = audited(model, diabetes(), tmp_path, batch_size=6, attacks=["exact_extraction"])
+    (cell,) = [cell for cell in log.cells if cell.attack.name == "exact_extraction"]
+    assert all(exact(log, "exact_extraction"))
+    assert cell.claims == 0  # how often each was counted, nothing says
+
+
 def test_a_search_finds_the_number_together_with_the_row(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(10, 30), nn.Sigmoid(), nn.Linear(30, 1))
