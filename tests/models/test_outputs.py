@@ -98,10 +98,17 @@ def test_series_are_told_how_they_can_be_given() -> None:
     assert check_forward(nn.Sequential(nn.Unflatten(1, (20, 6)), network), rows) == (2, 3)
 
 
-def test_regression_is_refused_by_its_name() -> None:
+def test_one_number_for_many_classes_is_told_how_to_be_a_regression() -> None:
     spec = InputSpec(modality=Modality.TABULAR, shape=(6,), num_classes=40)
-    with pytest.raises(ModelError, match="regression is not audited"):
+    with pytest.raises(ModelError, match="give the numbers themselves as targets for a regression"):
         check_forward(nn.Linear(6, 1), spec)
+
+
+def test_a_regression_says_as_many_numbers_as_there_are_targets() -> None:
+    spec = InputSpec(modality=Modality.TABULAR, shape=(6,), num_classes=1, num_targets=3)
+    assert check_forward(nn.Linear(6, 3), spec) == (2, 3)
+    with pytest.raises(ModelError, match=r"let it return \(2, 3\)"):
+        check_forward(nn.Linear(6, 2), spec)
 
 
 def test_the_verdict_says_so(tmp_path: Path) -> None:

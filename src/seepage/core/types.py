@@ -83,6 +83,9 @@ class InputSpec:
     """Text only: number of token ids."""
     tokens: tuple[str, ...] = field(default=(), repr=False)
     """Text only: the word of each id, for reading; may be empty."""
+    num_targets: int = 0
+    """Numbers that a model is to say of each example in the place of a class: those of a regression, or
+    several flags at once. `num_classes` is 1 then."""
     token_labels: bool = False
     """Text only: each token has one of `num_classes` classes of its own, and the text as a whole has none."""
     class_names: tuple[str, ...] = field(default=(), repr=False)
@@ -136,7 +139,7 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples as the model is fed them: inputs (n, *shape), labels (n,) int64.
+    """Examples as the model is fed them: inputs (n, *shape), labels (n,) int64 or (n, targets) numbers.
 
     Texts are token ids (n, length), `PADDING` where a text is shorter. The targets of a language model are
     these tokens themselves (the loss `next_token`), so labels stay one number an example: 0 without classes.
@@ -149,6 +152,16 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def classes(self) -> Tensor:
+        """(n,) int64: the class of each example; 0 where a model is to say numbers.
+
+        >>> Batch(torch.rand(2, 3), torch.tensor([[0.5], [2.5]])).classes
+        tensor([0, 0])
+        """
+        numbers = self.labels.is_floating_point()
+        return self.labels.new_zeros(len(self), dtype=torch.long) if numbers else self.labels
 
     def to(self, device: torch.device | str) -> Batch:
         return self._each(lambda tensor: tensor.to(device))

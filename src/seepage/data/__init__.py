@@ -15,13 +15,13 @@ from seepage.core.errors import DataError, SpecError
 from seepage.core.registry import REFERENCE, Registry, unknown
 from seepage.core.types import Modality
 from seepage.data.columns import Columns, standardised, with_columns
-from seepage.data.dataset import Dataset, validate
+from seepage.data.dataset import Dataset, as_numbers, validate
 from seepage.data.files import file_loader
 from seepage.data.named import FOLDER_VARIABLE
 from seepage.data.objects import check_options, from_function, from_object
 from seepage.names import data as names
 
-__all__ = ["DATASETS", "Dataset", "check_name", "load_data", "standardised", "validate"]
+__all__ = ["DATASETS", "Dataset", "as_numbers", "check_name", "load_data", "standardised", "validate"]
 
 DATASETS: Registry[Callable[..., Any]] = Registry(
     "dataset", group=names.GROUP, entries=names.DATASETS, function=True

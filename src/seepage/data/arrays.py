@@ -47,7 +47,7 @@ def from_arrays(
     if layout not in ("auto", "CHW", "HWC"):
         raise DataError(f"{name}: layout is {layout!r}; give 'CHW', 'HWC' or 'auto'.")
     raw = _tensor(inputs, f"{name}: the inputs")
-    classes = _labels(labels, name).to(raw.device)
+    targets = _labels(labels, name).to(raw.device)
     kind = modality or _guess_modality(raw, name)
     if kind is Modality.TEXT:
         values = _whole_numbers(raw, f"{name}: the token ids")
@@ -59,18 +59,19 @@ def from_arrays(
         value_range = observed_range(values)
         if kind is Modality.TABULAR and value_range != (0.0, 1.0):
             value_range = None
-    names = tuple(str(n) for n in class_names)
+    names, numbers = tuple(str(n) for n in class_names), targets.is_floating_point()
     spec = InputSpec(
         modality=kind,
         shape=tuple(values.shape[1:]),
-        num_classes=len(names) or (int(classes.max()) + 1 if classes.numel() else 0),
+        num_classes=1 if numbers else len(names) or (int(targets.max()) + 1 if targets.numel() else 0),
+        num_targets=targets.shape[1] if numbers else 0,
         value_range=value_range,
         vocabulary=vocabulary if kind is Modality.TEXT else None,
         tokens=tuple(tokens),
         class_names=names,
         column_names=tuple(column_names),
     )
-    return Dataset(name, values, classes, spec, source)
+    return Dataset(name, values, targets, spec, source)
 
 
 def from_mapping(
@@ -125,10 +126,23 @@ def _tensor(values: Any, what: str) -> Tensor:
 
 
 def _labels(labels: Any, name: str) -> Tensor:
-    classes = _tensor(labels, f"{name}: the labels")
-    if classes.ndim == 2 and classes.shape[1] == 1:
-        classes = classes[:, 0]
-    return _whole_numbers(classes, f"{name}: the labels")
+    """(N,) classes, or (N, targets) floats where they cannot be: broken numbers, or several to an example.
+
+    Rows with a single 1 are classes in one-hot code, which `validate` says how to give.
+    """
+    given = _tensor(labels, f"{name}: the labels")
+    if given.ndim == 2 and given.shape[1] == 1:
+        given = given[:, 0]
+    finite = not given.is_floating_point() or bool(given.isfinite().all())
+    broken = given.ndim == 1 and given.is_floating_point() and bool((given != given.round()).any())
+    several = given.ndim == 2 and not _one_hot(given)
+    if finite and (broken or several):
+        return given.to(torch.float32).reshape(len(given), -1)
+    return _whole_numbers(given, f"{name}: the labels")
+
+
+def _one_hot(rows: Tensor) -> bool:
+    return bool(((rows == 0) | (rows == 1)).all()) and bool((rows.sum(dim=1) == 1).all())
 
 
 def _whole_numbers(values: Tensor, what: str) -> Tensor:

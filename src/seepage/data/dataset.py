@@ -34,7 +34,7 @@ class Dataset:
     inputs: Tensor
     """(N, C, H, W) or (N, D) float32 raw values; (N, L) int64 token ids, `PADDING` among them."""
     labels: Tensor
-    """(N,) int64."""
+    """(N,) int64, or (N, targets) float32 where a model is to say numbers."""
     spec: InputSpec
     source: str
     """One plain line on where the data came from, fit for a report: never a path of this machine."""
@@ -73,6 +73,27 @@ class Dataset:
         return digest.digest()
 
 
+def as_numbers(dataset: Dataset) -> Dataset:
+    """The same examples with their class as a number that a model is to say: whole numbers of a regression.
+
+    >>> spec = InputSpec(modality=Modality.TABULAR, shape=(1,), num_classes=3)
+    >>> as_numbers(Dataset("ages", torch.rand(2, 1), torch.tensor([2, 0]), spec, "by hand")).labels.tolist()
+    [[2.0], [0.0]]
+    """
+    if dataset.spec.num_targets:
+        return dataset
+    names = dataset.spec.class_names
+    try:
+        values = torch.tensor([float(name) for name in names])[dataset.labels] if names else dataset.labels
+    except ValueError:
+        raise DataError(
+            f"{dataset.name}: the labels are words ({names[0]}), and this loss wants numbers; name a column "
+            "of numbers, or use loss = 'auto'."
+        ) from None
+    spec = replace(dataset.spec, num_classes=1, num_targets=1, class_names=())
+    return replace(dataset, labels=values.to(torch.float32).unsqueeze(1), spec=spec)
+
+
 def validate(dataset: Dataset) -> Dataset:
     """The same dataset, or a DataError that names the first thing that is wrong with it and the remedy.
 
@@ -86,7 +107,7 @@ value_range=(0.5, 7) or rescale the data.
     fault = (
         _wrong_shape(dataset)
         or _wrong_targets(dataset)
-        or _wrong_labels(dataset)
+        or (_wrong_numbers(dataset) if dataset.spec.num_targets else _wrong_classes(dataset))
         or _wrong_statistics(dataset.spec)
         or (_wrong_tokens(dataset) if dataset.spec.modality is Modality.TEXT else _wrong_values(dataset))
         or _wrong_categories(dataset)
@@ -104,11 +125,6 @@ def _wrong_shape(dataset: Dataset) -> str | None:
         return (
             f"{spec.modality} inputs must be {layout}, these have shape {tuple(inputs.shape)}; reshape them."
         )
-    if labels.ndim != 1:
-        return (
-            f"labels must be one class index per example, these have shape {tuple(labels.shape)}; "
-            "turn one-hot rows into indices with argmax(1)."
-        )
     if len(inputs) != len(labels):
         return f"{len(inputs)} inputs but {len(labels)} labels; give one label per input, in the same order."
     if inputs.numel() == 0:
@@ -119,6 +135,25 @@ def _wrong_shape(dataset: Dataset) -> str | None:
             "make the spec agree with the inputs."
         )
     return None
+
+
+def _wrong_numbers(dataset: Dataset) -> str | None:
+    numbers, wanted = dataset.labels, (len(dataset.inputs), dataset.spec.num_targets)
+    if tuple(numbers.shape) != wanted or not numbers.is_floating_point():
+        return f"targets must be floats of shape {wanted}, these are {tuple(numbers.shape)}; reshape them."
+    if not bool(numbers.isfinite().all()):
+        return "a target is no finite number; leave those examples out."
+    return None
+
+
+def _wrong_classes(dataset: Dataset) -> str | None:
+    labels = dataset.labels
+    if labels.ndim == 1:
+        return _wrong_labels(dataset)
+    remedy = "turn one-hot rows into indices with argmax(1)."
+    if labels.ndim > 2:
+        remedy = "models that say something of every pixel or step are not audited yet."
+    return f"labels must be one class index per example, these have shape {tuple(labels.shape)}; {remedy}"
 
 
 def _wrong_labels(dataset: Dataset) -> str | None:

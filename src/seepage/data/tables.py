@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +60,9 @@ def csv_file(
     if not features:
         raise DataError(f"{path.name} has no column besides the label; add at least one feature column.")
     _check_categorical(categorical, [header[i] for i in features], path.name)
-    labels, names = class_indices([cells[column] for _, cells in rows], column=header[column])
+    told = label is not None or header[column].lower() in LABEL_COLUMNS  # else the last one was taken for it
+    read = _targets if told else class_indices
+    labels, names = read([cells[column] for _, cells in rows], column=header[column])
     for i in features:
         if header[i] not in categorical:
             check_written([cells[i] for _, cells in rows], header[i], path.name)
@@ -180,6 +183,15 @@ def read_table(path: Path, *, delimiter: str = ",") -> tuple[list[str], list[Row
     return header, rows
 
 
+def _targets(cells: Sequence[str], *, column: str) -> tuple[list[int] | list[float], tuple[str, ...]]:
+    """Class indices and names; numbers for a regression, where one of them is broken."""
+    numbers = [number(cell) for cell in cells if is_number(cell)]
+    whole_ones = all(n.is_integer() for n in numbers if math.isfinite(n))
+    if len(numbers) < len(cells) or whole_ones or not all(map(math.isfinite, numbers)):
+        return class_indices(cells, column=column)
+    return numbers, ()
+
+
 def class_indices(cells: Sequence[str], *, column: str) -> tuple[list[int], tuple[str, ...]]:
     """Class indices and names. Whole numbers from 0 up are indices already and get no names.
 
@@ -198,8 +210,8 @@ def class_indices(cells: Sequence[str], *, column: str) -> tuple[list[int], tupl
     broken = next((n for n in numbers if not n.is_integer()), None)
     if broken is not None:
         raise DataError(
-            f"the label column '{column}' holds {broken:g}, which is not a class; seepage audits "
-            "classifiers: name another column with label=, or bin the values into classes."
+            f"the label column '{column}' holds {broken:g}, which is not a class; name another column with "
+            "label=, or this one, if it holds what a regression is to say."
         )
     if min(numbers) >= 0:
         return [int(n) for n in numbers], ()

@@ -187,6 +187,7 @@ def _score(shared: Shared, played: Played, result: Reconstruction, rated: Rated 
         guesses=shared.guesses if honest else shared.guesses_about(played),
         public=source.public,
         honest=source.model,
+        loss=prepared.loss,
         tolerance=prepared.spec.exact_tolerance,
         metrics=prepared.metrics,
         beside=shared.beside if honest else None,

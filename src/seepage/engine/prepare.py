@@ -18,7 +18,7 @@ from seepage.core.registry import unknown
 from seepage.core.settings import construct
 from seepage.core.types import Batch, Defense, InputSpec, LocalTraining, Masking
 from seepage.core.user_code import current_folder_importable
-from seepage.data import Dataset, load_data, standardised
+from seepage.data import Dataset, as_numbers, load_data, standardised
 from seepage.defenses import DefenseEntry, Deployment
 from seepage.defenses.canaries import Canaries
 from seepage.defenses.entry import Schedule
@@ -42,7 +42,7 @@ from seepage.models.loading import build_model, builder_of, check_forward
 from seepage.models.outputs import doubts_about_outputs
 from seepage.protocol import ThreatModel, custom_threat, draw_clients, loss_name, missing_grants
 from seepage.protocol.copies import frozen_of, own_copy
-from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, TOKEN_CLASS
+from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, OF_NUMBERS, TOKEN_CLASS, loss_of_numbers
 from seepage.protocol.threat import sees_each_update
 from seepage.protocol.widening import model_placement
 from seepage.record import ADAPTIVE, BASELINE, AttackRef, NotTried
@@ -256,7 +256,8 @@ def read_data(spec: AuditSpec, data: Any = None, *, model: Any = None) -> Datase
         with current_folder_importable():
             builder_of(source)  # a name that is wrong is no question of what one example is
         return recorded_data(spec, data, lambda described: _built(spec.model, source, described, 0))
-    return load_data(spec.data.name if data is None else data, **spec.data.options)
+    dataset = load_data(spec.data.name if data is None else data, **spec.data.options)
+    return as_numbers(dataset) if spec.protocol.loss in OF_NUMBERS else dataset
 
 
 def prepare(
@@ -293,10 +294,11 @@ def prepare(
     model_code = _model_code(code, source, built)
     dtype, parameters = model_placement(built)[1], sum(p.numel() for p in built.parameters())
     identity = identity_of(dataset, built)
+    loss = _loss(spec, dataset, outputs, played.local.masking)
     prepared = Prepared(
-        **vars(played),
+        **vars(_with_loss(played, dataset, loss)),
         dataset=dataset,
-        loss=_loss(spec, dataset.spec, outputs, played.local.masking),
+        loss=loss,
         device=device,
         dtype=dtype,
         model_name=spec.model.name,
@@ -324,7 +326,10 @@ def _built(wanted: ModelSpec, source: Any, spec: InputSpec, seed: int) -> nn.Mod
     return model if wanted.dtype is None else model.to(getattr(torch, wanted.dtype))
 
 
-def _loss(spec: AuditSpec, described: InputSpec, outputs: tuple[int, ...], masking: Masking | None) -> str:
+def _loss(spec: AuditSpec, dataset: Dataset, outputs: tuple[int, ...], masking: Masking | None) -> str:
+    described = dataset.spec
+    if described.num_targets:
+        return loss_of_numbers(spec.protocol.loss, dataset.labels)
     per_token = MASKED_TOKEN if masking is not None else TOKEN_CLASS if described.token_labels else NEXT_TOKEN
     return loss_name(spec.protocol.loss, outputs[-1], per_token=per_token if len(outputs) > 1 else None)
 
@@ -339,11 +344,12 @@ def prepare_again(prepared: Prepared, spec: AuditSpec) -> Prepared:
 
     An attack that these leave nothing to work with stays in the plan, and its cells say why it cannot run.
     """
-    masking = prepared.local.masking
+    masking, dataset = prepared.local.masking, prepared.dataset
+    loss = _loss(spec, dataset, prepared.outputs, masking)
     return replace(
         prepared,
-        **vars(_hiding(_play(spec), masking)),
-        loss=_loss(spec, prepared.dataset.spec, prepared.outputs, masking),
+        **vars(_with_loss(_hiding(_play(spec), masking), dataset, loss)),
+        loss=loss,
         run_key=run_key(prepared.identity, spec),
     )
 
@@ -351,6 +357,11 @@ def prepare_again(prepared: Prepared, spec: AuditSpec) -> Prepared:
 def _hiding(played: _Play, masking: Masking | None) -> _Play:
     """With clients that hide words, where the model is trained on those."""
     return replace(played, local=replace(played.local, masking=masking))
+
+
+def _with_loss(played: _Play, dataset: Dataset, loss: str) -> _Play:
+    """Numbers in a batch do not say which loss they are for."""
+    return replace(played, local=replace(played.local, loss=loss)) if dataset.spec.num_targets else played
 
 
 @dataclass(frozen=True, kw_only=True)

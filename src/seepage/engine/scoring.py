@@ -62,20 +62,21 @@ def score(
     metrics: Sequence[Metric] = (),
     beside: Beside | None = None,
     own: Rated | None = None,
+    loss: str = "auto",
 ) -> Scored:
     """Score `result`, and beside it `guesses`: what the baseline says about the same examples.
 
     Everything is compared within the exchange it was read from, so that no score rises with the number of
     clients; the counts of labels alone are over all exchanges. metrics: computed beside the usual ones.
     beside: what another call with all but `result` the same has left. own: `result` matched and scored
-    already.
+    already. loss: the clients', where what a model is to say are numbers.
     """
     views = Views(played, spec, result.space, tolerance)
     beside = Beside() if beside is None else beside
     if result.space == INPUT_SPACE and beside.guess is None:
         beside.guess = rated(guesses, views, metrics)
     if beside.traits is None:
-        beside.traits = example_traits(played.truth, public, honest, spec)
+        beside.traits = example_traits(played.truth, public, honest, spec, loss=loss)
     if own is None and result is guesses:
         own = beside.guess
     own = rated(result, views, metrics) if own is None else own
@@ -83,7 +84,7 @@ def score(
     guessed = _mean_feature(public, views, own.pairing, metrics) if guess is None else guess.scores
     right = own.pairing.right
     claimed = torch.zeros_like(right) if result.claimed is None else result.claimed.cpu().bool()
-    counts = torch.bincount(played.truth.labels.cpu(), minlength=spec.num_classes)
+    counts = torch.bincount(played.truth.classes.cpu(), minlength=spec.num_classes)
     return Scored(
         examples=_examples(views, own, guessed, claimed, beside.traits, result.words),
         batch_scores=_batch_scores(result, own.pairing, counts, played.truth.inputs),
@@ -152,7 +153,7 @@ def _examples(
     facts = zip(
         rated.pairing.candidate.tolist(),
         played.truth_clients.tolist(),
-        played.truth.labels.tolist(),
+        played.truth.classes.tolist(),
         *(_by_example(columns) for columns in (rated.scores, guess, traits)),
         strict=True,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from seepage.core.errors import DataError, SeepageError, SpecError
 from seepage.core.types import Batch, Broadcast, LocalStep, Update
@@ -44,15 +44,19 @@ def train_cell(prepared: Prepared, seed: int, rounds: int, training: TrainingSpe
         if wanted.tuned:
             validation = held_out.select(slice(wanted.validated))
             prepared = _at_its_rate(prepared, batches, validation, seed=seed, rounds=rounds)
-            judge = partial(accuracy, batch=validation)
+            judge = partial(accuracy, batch=validation, loss=prepared.loss)
             plateau = Plateau(judge, examples=len(validation), rounds=rounds)
             scores["lr"] = prepared.local.lr
         promise = _Promise.of(prepared, batches, seed, wanted.canaries)
         model, taken = train(
             prepared, batches, seed=seed, rounds=rounds, canaries=promise.canaries, enough=plateau
         )
-        scores |= {"accuracy": accuracy(model, tested), "tested": float(len(tested)), "rounds": float(taken)}
-        scores["chance"] = float(tested.labels.bincount().max()) / len(tested)
+        scores |= {
+            "accuracy": accuracy(model, tested, loss=prepared.loss),
+            "tested": float(len(tested)),
+            "rounds": float(taken),
+        }
+        scores["chance"] = _chance(tested, prepared.loss)
         if plateau is not None:
             scores["plateau"] = float(plateau.reached)
         found, broken = promise.kept(model)
@@ -73,7 +77,7 @@ def _at_its_rate(
 
     def reached(rate: float) -> float:
         model, _ = train(at(rate), batches, seed=seed, rounds=max(1, round(TRIAL * rounds)))
-        return accuracy(model, validation)
+        return accuracy(model, validation, loss=prepared.loss)
 
     return at(best_rate(reached, prepared.local.lr))
 
@@ -152,17 +156,37 @@ def _sent(
         yield step(sent, batch)
 
 
-def accuracy(model: nn.Module, batch: Batch, *, chunk: int = 256) -> float:
+def accuracy(model: nn.Module, batch: Batch, *, loss: str = "auto", chunk: int = 256) -> float:
     """Share of the examples whose class the model finds; one output means two classes.
+
+    Of flags (the loss `multi_label`) the share that it has right; of the numbers of a regression the share of
+    their variance that it explains, 0 at least.
 
     >>> accuracy(nn.Identity(), Batch(torch.eye(3), torch.tensor([0, 1, 0])))  # doctest: +ELLIPSIS
     0.666...
+    >>> accuracy(nn.Identity(), Batch(torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [4.0]])))
+    0.777...
     """
-    right = 0
     with torch.no_grad(), training_mode(model, False):
-        for part in torch.arange(len(batch)).split(chunk):
-            some = batch.select(part.to(batch.labels.device))
-            logits = model(some.inputs)
-            guess = (logits.flatten() > 0).long() if logits.shape[-1] == 1 else logits.argmax(dim=-1)
-            right += int((guess == some.labels).sum())
-    return right / len(batch)
+        parts = torch.arange(len(batch), device=batch.labels.device).split(chunk)
+        outputs = torch.cat([model(batch.inputs[part]) for part in parts])
+    if batch.labels.is_floating_point():
+        return _agreement(outputs, batch.labels, flags=loss == "multi_label")
+    guess = (outputs.flatten() > 0).long() if outputs.shape[-1] == 1 else outputs.argmax(dim=-1)
+    return float((guess == batch.labels).double().mean())
+
+
+def _agreement(outputs: Tensor, numbers: Tensor, *, flags: bool) -> float:
+    if flags:
+        return float(((outputs > 0) == (numbers > 0.5)).double().mean())
+    missed = (outputs.double() - numbers.double()).square().sum()
+    spread = (numbers.double() - numbers.double().mean(dim=0)).square().sum()
+    return max(0.0, 1.0 - float(missed / spread)) if float(spread) > 0 else 0.0
+
+
+def _chance(batch: Batch, loss: str) -> float:
+    """What whoever does not look at the inputs reaches."""
+    if not batch.labels.is_floating_point():
+        return float(batch.labels.bincount().max()) / len(batch)
+    share = batch.labels.double().mean(dim=0)
+    return float(torch.maximum(share, 1 - share).mean()) if loss == "multi_label" else 0.0

@@ -26,6 +26,7 @@ from seepage.gating.report import Exposure, GateReport, How
 from seepage.gating.shares import LayerShares, layer_shares
 from seepage.models.layers import trace_linear_layers
 from seepage.protocol import client, loss_name
+from seepage.protocol.losses import loss_of_numbers
 
 ISOLATED = 9.0
 """D-SNR from which on one example owns an update. Derived: nine tenths of the gradient are its own."""
@@ -71,8 +72,12 @@ def gate(
             "the batch holds no example, so there is nothing to measure: give the private examples."
         )
     local = local or LocalTraining()
+    numbers = mine.labels.is_floating_point() or mine.labels.ndim > 1
+    if numbers:  # whatever shape and type they come in; which loss they are for is settled once
+        mine = replace(mine, labels=mine.labels.reshape(len(mine), -1).to(torch.get_default_dtype()))
+        local = replace(local, loss=loss_of_numbers(local.loss, mine.labels))
     known = spec or spec_of(model, mine)
-    loss = loss_name(local.loss, _outputs(model, mine))
+    loss = local.loss if numbers else loss_name(local.loss, _outputs(model, mine))
     site = Site(model, mine, known, local, loss, budget)
     sent = _as_update(update, site)
     shares = layer_shares(model, mine, loss)
@@ -83,7 +88,7 @@ def gate(
         tried = site.attacked(sent)
         exposures += found_exposures(tried)
     counts = next((found.labels for found in tried.found if found.labels is not None), None)
-    true = torch.bincount(mine.labels.cpu(), minlength=known.num_classes)
+    true = torch.bincount(mine.classes.cpu(), minlength=known.num_classes)
     return GateReport(
         examples=len(mine),
         exposures=exposures,
@@ -166,13 +171,15 @@ def spec_of(model: nn.Module, batch: Batch) -> InputSpec:
             value_range=None,
             vocabulary=max([top, *sizes]),
         )
+    numbers = batch.labels.is_floating_point()
     low, high = float(batch.inputs.min()), float(batch.inputs.max())
     range_ = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
     kind = Modality.IMAGE if len(shape) == 3 else Modality.TABULAR
     return InputSpec(
         modality=kind,
         shape=shape,
-        num_classes=classes,
+        num_classes=1 if numbers else classes,
+        num_targets=batch.labels.shape[1] if numbers else 0,
         value_range=range_ if kind is Modality.IMAGE else None,
     )
 

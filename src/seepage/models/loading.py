@@ -214,7 +214,13 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
             "wrap it so that it returns its logits only."
         )
     shape = tuple(output.shape)
-    if spec.modality is Modality.TEXT and (output.ndim == 3 or spec.token_labels):
+    if spec.num_targets:
+        if shape != (2, spec.num_targets):
+            raise ModelError(
+                f"the model returned shape {shape} for two examples, whose targets are {spec.num_targets} "
+                f"number(s) each: let it return {(2, spec.num_targets)}."
+            )
+    elif spec.modality is Modality.TEXT and (output.ndim == 3 or spec.token_labels):
         _check_each_token(shape, spec)
     elif spec.num_classes < 2:
         raise ModelError(
@@ -224,7 +230,7 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
     elif shape == (2, 1) and spec.num_classes > 2:
         raise ModelError(
             f"the model returned one number for an example, but the data have {spec.num_classes} classes; "
-            "regression is not audited: turn the targets into classes (bins) and give one logit for each."
+            "give the numbers themselves as targets for a regression, or one logit for each class."
         )
     elif shape != (2, spec.num_classes) and not (spec.num_classes == 2 and shape == (2, 1)):
         raise ModelError(

@@ -25,6 +25,7 @@ from seepage.models.layers import LinearLayer
 from seepage.models.precision import Precision, precision_of
 from seepage.models.probes import dummy_inputs
 from seepage.protocol import LOSSES, training_mode
+from seepage.protocol.losses import OF_NUMBERS
 
 ROUNDING = 2e-6
 """Relative error of a backward signal (float32, several layers), against the example's typical signal."""
@@ -35,6 +36,7 @@ class BackwardSignals:
 
     >>> from seepage.models.layers import trace_linear_layers
     >>> from seepage.core.types import Modality
+    >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
     >>> spec = InputSpec(modality=Modality.TABULAR, shape=(3,), num_classes=2)
     >>> signals = BackwardSignals(model, trace_linear_layers(model, spec)[0], spec, loss="cross_entropy")
@@ -86,20 +88,27 @@ class BackwardSignals:
         return torch.cat(parts)
 
     def at_all_rows(self, features: Tensor, labels: Tensor) -> Tensor:
-        """(k, N): the signal of each candidate with its label at every row; one pass there and back."""
+        """(k, N): the signal of each candidate with its label at every row; one pass there and back.
+
+        Where targets are numbers, labels (k, outputs) are what the loss sends back to each output.
+        """
+        if not len(features):
+            return features.new_zeros(0, self.rows)
         parts = []
         with training_mode(self.model, False):
             for h, y in zip(features.split(CHUNK), labels.split(CHUNK), strict=True):
                 parts.append(self._backward(h, y))
-        return torch.cat(parts) if parts else features.new_zeros(0, self.rows)
+        return torch.cat(parts)
 
     def _backward(self, features: Tensor, labels: Tensor) -> Tensor:
         read = features.to(self.parameters[0].dtype)
         with torch.enable_grad(), tapped(self.layer) as outputs, fed(self.layer, read):
-            value = LOSSES[self.loss](self._run(read), labels)
+            output = self._run(read)
+            sent = self.loss in OF_NUMBERS
+            value = (output * labels.to(output)).sum() if sent else LOSSES[self.loss](output, labels)
             (signal,) = torch.autograd.grad(value, outputs[0], allow_unused=True, materialize_grads=True)
         # The mean over k examples divides each one's signal by k.
-        return (signal if self.loss.endswith("_sum") else signal * len(features)).to(features)
+        return (signal if sent or self.loss.endswith("_sum") else signal * len(features)).to(features)
 
     def _run(self, read: Tensor) -> Tensor:
         """The model's output while the layer reads this (k, m)."""

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from seepage.core.errors import DataError
 from seepage.core.types import Batch, Broadcast, Defense, LocalStep, LocalTraining, Update, UpdateKind
-from seepage.protocol.losses import LOSSES, NEXT_TOKEN, each_token, loss_name
+from seepage.protocol.losses import LOSSES, NEXT_TOKEN, each_token, loss_name, loss_of_numbers
 from seepage.protocol.masking import hidden
 
 Gradients = Callable[[nn.Module, dict[str, Tensor], dict[str, Tensor], Batch, str], Sequence[Tensor | None]]
@@ -68,6 +68,8 @@ def forward_loss(model: nn.Module, tensors: dict[str, Tensor], batch: Batch, los
         ) from None
     if logits.ndim == 3 and batch.targets is not None:
         return each_token(logits, batch.targets)
+    if batch.labels.is_floating_point():
+        return LOSSES[loss_of_numbers(loss, batch.labels)](logits, batch.labels)
     name = loss_name(loss, logits.shape[-1], per_token=NEXT_TOKEN if logits.ndim == 3 else None)
     return LOSSES[name](logits, batch.inputs if name == NEXT_TOKEN else batch.labels)
 

@@ -41,6 +41,11 @@ def draw_clients(
     order = torch.randperm(len(labels), generator=generator)
     if scheme == "iid":
         return list(order[:needed].split(examples_each))
+    if labels.ndim > 1:
+        raise DataError(
+            f"the partition '{scheme}' goes by classes, and these examples have numbers in their place: "
+            "use partition = 'iid', or a function of your own."
+        )
     if scheme == "distinct":
         return _distinct(labels.tolist(), order.tolist(), clients=clients, each=examples_each)
     return _dirichlet(labels.cpu()[order], order, clients=clients, each=examples_each, alpha=alpha, seed=seed)

@@ -12,6 +12,7 @@ from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.probes import dummy_inputs, run_model
 from seepage.models.signals import BackwardSignals
 from seepage.protocol import training_mode
+from seepage.protocol.losses import OF_NUMBERS
 
 _NOTHING = 1e-5
 """Share of a row's largest entry below which an entry is rounding. Derived: about a hundred last digits of
@@ -51,7 +52,7 @@ def _filling_bias(weight: Tensor, layer: LinearLayer, exchange: Exchange, known:
     positive, negative = _inverse(up), -_inverse(down)
     both = (up > 0) & (down > 0)
     bias = torch.where(up > 0, positive, negative)
-    if bool(both.any()):
+    if bool(both.any()) and known.loss not in OF_NUMBERS:
         rows = both.nonzero().squeeze(1)
         better = _mismatch(weight, negative, rows, layer, exchange, known) < _mismatch(
             weight, positive, rows, layer, exchange, known

@@ -18,6 +18,7 @@ from seepage.core.types import Exchange, Knowledge
 from seepage.models.choice import choose_layer
 from seepage.models.gradients import layer_gradient
 from seepage.models.signals import BackwardSignals
+from seepage.protocol.losses import OF_NUMBERS
 
 _UNTOUCHED = 1 - 1e-4
 """An update shorter than this share of the bound was not scaled. Derived: a client's float32 norm is known to
@@ -65,7 +66,7 @@ def _factor(exchange: Exchange, known: Knowledge) -> tuple[float | None, str]:
 def factor_by_readings(exchange: Exchange, known: Knowledge) -> float | None:
     """observed = factor * (sum of signals) / n at rows that a single example activates."""
     examples, model = exchange.update.num_examples, exchange.broadcast.model
-    if examples is None or known.loss.endswith("_sum"):
+    if examples is None or known.loss.endswith("_sum") or known.loss in OF_NUMBERS:
         return None
     try:
         layer = choose_layer(model, known.input, getattr(exchange.secret, "layer", None))

@@ -80,7 +80,7 @@ def _unknown_training(problem: Problem) -> tuple[str, ...]:
 def _reduction(problem: Problem) -> tuple[str, ...]:
     """For a mean cross-entropy the last bias gradient is the mean of p - y: its L1 norm is at most 2."""
     bias = _last_bias(problem)
-    if bias is None or problem.exchange.update.kind is not UpdateKind.GRADIENT:
+    if bias is None or problem.exchange.update.kind is not UpdateKind.GRADIENT or problem.spec.num_targets:
         return ()
     length = float(bias.abs().sum())
     if problem.training.loss.endswith("_sum"):

@@ -172,7 +172,7 @@ class GradientInversion(PerUpdateAttack):
             values=values,
             model_units=problem.known.normalised,
             confidence=solution.confidence,
-            label_counts=label_counts(labels, problem.spec.num_classes),
+            label_counts=None if problem.spec.num_targets else label_counts(labels, problem.spec.num_classes),
             notes=(*notes, *outcome.notes, *notes_after(problem, solution, outcome.match), *decoded),
         )
 

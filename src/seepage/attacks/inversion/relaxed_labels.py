@@ -11,6 +11,7 @@ from torch import Tensor
 from seepage.attacks.inversion.problem import Problem
 from seepage.core.errors import NotApplicable
 from seepage.labels import infer_label_counts
+from seepage.protocol.losses import OF_NUMBERS
 from seepage.protocol.widening import model_placement
 
 LabelRule = Literal["inferred", "optimised"]
@@ -26,13 +27,19 @@ class LabelStart:
     notes: tuple[str, ...]
 
 
-def as_targets(labels: Tensor, outputs: int) -> Tensor:
+def as_targets(labels: Tensor, outputs: int, loss: str = "cross_entropy") -> Tensor:
     """What a loss is given: class indices as they are, logits as probabilities (DLG's soft labels).
+
+    Numbers of a regression are what is searched for themselves; a flag is the logit's probability.
 
     >>> as_targets(torch.zeros(1, 2), outputs=2)
     tensor([[0.5000, 0.5000]])
+    >>> as_targets(torch.tensor([[3.0]]), 1, "mean_squared_error")
+    tensor([[3.]])
     """
-    if not labels.is_floating_point():
+    if loss == "multi_label":
+        return labels.sigmoid()
+    if not labels.is_floating_point() or loss in OF_NUMBERS:
         return labels
     soft = labels.softmax(dim=-1)
     return soft[..., 1] if outputs == 1 else soft
@@ -44,6 +51,10 @@ def start_labels(
     """Granted labels are never guessed; otherwise `rule` decides."""
     device, dtype = model_placement(problem.model)
     granted = problem.exchange.labels
+    if problem.spec.num_targets:
+        size = (restarts, problem.num_examples, problem.spec.num_targets)
+        start = torch.randn(size, generator=generator).to(device, dtype)
+        return LabelStart(start, ("What the model was to say was searched for together with the inputs.",))
     if granted is not None and len(granted) == problem.num_examples:
         return LabelStart(granted.to(device).expand(restarts, -1), ("Labels were granted.",))
     if rule == "inferred":

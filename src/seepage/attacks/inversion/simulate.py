@@ -98,7 +98,8 @@ def loss_of(problem: Problem, weights: Sequence[Tensor], inputs: Tensor, labels:
     else:
         logits = forward_from_embeddings(model, problem.embedding, tensors, inputs)
     outputs = logits.shape[-1]
-    return LOSSES[loss_name(problem.training.loss, outputs)](logits, as_targets(labels, outputs))
+    name = loss_name(problem.training.loss, outputs, numbers=problem.spec.num_targets > 0)
+    return LOSSES[name](logits, as_targets(labels, outputs, name))
 
 
 def _by_autograd(problem: Problem) -> Gradient:

@@ -29,6 +29,7 @@ from seepage.core.types import (
 from seepage.models.gradients import LayerGradient, layer_gradient
 from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.signals import BackwardSignals
+from seepage.protocol.losses import OF_NUMBERS
 
 
 def choose_bias_free(model: nn.Module, spec: InputSpec, name: str | None) -> LinearLayer | None:
@@ -157,7 +158,7 @@ def _claims(
     """Those on the grid whose length is what some label's signal makes it: row = d_i(x, y) x / n."""
     index = on_grid.nonzero().squeeze(1)
     claims = Claims.none(len(values))
-    if not len(index):
+    if not len(index) or known.loss in OF_NUMBERS:
         return claims
     x, rows = values[index], found.rows[index]
     # The least squares length of the row along x is what a bias would have received.

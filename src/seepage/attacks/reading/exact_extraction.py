@@ -57,6 +57,7 @@ from seepage.models.invertible import inputs_of
 from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.precision import EXACT
 from seepage.models.signals import BackwardSignals, draws_chances
+from seepage.protocol.losses import OF_NUMBERS
 
 
 class ExactExtraction(PerUpdateAttack):
@@ -124,8 +125,8 @@ def peel(
         raise NotApplicable(
             f"layer '{layer.name}' {why}: read another layer, or use an attack that optimises."
         )
-    peeled = _peeled(exchange, known, layer, decode, budget)
-    if peeled.complete:
+    peeled, explained = _peeled(exchange, known, layer, decode, budget)
+    if explained:
         return peeled
     return unite(peeled, plain_readings(exchange, known, layer, decode=decode), known.input)
 
@@ -143,7 +144,7 @@ def _through_batch_norm(exchange: Exchange, known: Knowledge, name: str | None) 
 def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> Reconstruction:
     """Single rows, and what they leave of others; a grid must say how long each example is."""
     rows, spec = read_bias_free(exchange, known, layer), known.input
-    if known.normalised or spec.value_range is None:
+    if known.normalised or spec.value_range is None or known.loss in OF_NUMBERS:
         return rows
     gradient = layer_gradient(exchange, known, layer)
     signals = BackwardSignals(exchange.broadcast.model, layer, spec, loss=known.loss)
@@ -173,7 +174,8 @@ def _without_bias(exchange: Exchange, known: Knowledge, layer: LinearLayer) -> R
 
 def _peeled(
     exchange: Exchange, known: Knowledge, layer: LinearLayer, decode: Decode | None, budget: float | None
-) -> Reconstruction:
+) -> tuple[Reconstruction, bool]:
+    """What peeling reads, and whether that is all there is."""
     model = exchange.broadcast.model
     gradient = layer_gradient(exchange, known, layer)
     # The range of raw values says nothing about values that were normalised in a way nobody told.
@@ -189,7 +191,9 @@ def _peeled(
         code,
         unmixer=Unmixer(signals.parameters, made_up, seed=known.seed) if sparse else None,
         by_next=by_next,
-        by_signals=None if layer.followed_by_relu else SignalUnmixer(signals, made_up, seed=known.seed),
+        by_signals=None
+        if layer.followed_by_relu or known.loss in OF_NUMBERS
+        else SignalUnmixer(signals, made_up, seed=known.seed),
         kappa=expected_kappa(exchange, known),
         budget=budget,
     )
@@ -201,14 +205,17 @@ def _peeled(
     plain = None if bool(outcome.certified.any()) else _by_alphabet(peeling, exchange, outcome)
     if plain is not None and not bool(plain.claimed.any()) and len(peeling.found) > len(plain.features):
         plain = None  # what may be means of near copies was read all the same
-    candidates = _candidates(peeling, outcome) if plain is None else _of_alphabet(plain)
+    candidates = _candidates(peeling, outcome) if plain is None else _of_alphabet(plain, peeling)
     counts, label_note = _label_counts(exchange, known, peeling, outcome)
     inputs = code.inputs(candidates.features)
     if inputs is None:
         inputs = inputs_of(model, layer, candidates.features, known.input)
     if inputs is not None and known.input.modality is not Modality.TEXT:
         inputs = known.input.to_raw(inputs)
-    return Reconstruction(
+    complete = outcome.complete if plain is None else plain.complete
+    # Of numbers nothing is certified, but what explains every row leaves nothing to be read.
+    explained = complete or (known.loss in OF_NUMBERS and len(peeling.found) > 0 and outcome.open_rows == 0)
+    read = Reconstruction(
         values=candidates.features if inputs is None else inputs,
         space=layer.name if inputs is None else INPUT_SPACE,
         model_units=inputs is not None and known.normalised,
@@ -217,7 +224,7 @@ def _peeled(
         support=candidates.support.cpu(),
         rows=RowCount(total=len(peeling.active), active=int(peeling.active.sum())),
         label_counts=counts,
-        complete=outcome.complete if plain is None else plain.complete,
+        complete=complete,
         if_declared=outcome.if_declared if plain is None else bool(plain.claimed.any()),
         notes=(
             *describe(peeling, outcome, exchange, layer, gradient.steps, by_alphabet=plain is not None),
@@ -225,6 +232,7 @@ def _peeled(
             *label_note,
         ),
     )
+    return read, explained
 
 
 def _by_next(
@@ -255,16 +263,19 @@ def _by_alphabet(peeling: Peeling, exchange: Exchange, outcome: Outcome) -> ByAl
         peeling.first,
         peeling.active,
         Gates(*peeling.signals.parameters, moved=moved),
-        num_examples=None if outcome.alike else exchange.update.num_examples,
+        num_examples=None
+        if outcome.alike and peeling.signals.loss not in OF_NUMBERS
+        else exchange.update.num_examples,
     )
 
 
-def _of_alphabet(read: ByAlphabet) -> _Candidates:
-    """What was read, then what rows share besides, unclaimed."""
-    rest = torch.zeros(len(read.rest), dtype=torch.long, device=read.support.device)
+def _of_alphabet(read: ByAlphabet, peeling: Peeling) -> _Candidates:
+    """What was read, then what was peeled or what rows share besides, unclaimed."""
+    more = read.rest if read.complete else torch.cat([peeling.found.features, read.rest])
+    rest = torch.zeros(len(more), dtype=torch.long, device=read.support.device)
     claimed = torch.cat([read.claimed, rest.bool()])
     return _Candidates(
-        torch.cat([read.features, read.rest]), claimed, claimed.double(), torch.cat([read.support, rest])
+        torch.cat([read.features, more]), claimed, claimed.double(), torch.cat([read.support, rest])
     )
 
 

@@ -32,6 +32,7 @@ from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.precision import EXACT
 from seepage.models.signals import BackwardSignals
 from seepage.models.tokens import EXACT_LOOK_UP, tokens_of
+from seepage.protocol.losses import OF_NUMBERS
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,12 @@ def _claims(
     """
     k, spec, model = len(decoded.values), known.input, exchange.broadcast.model
     alone = exchange.update.num_examples == 1
-    if k == 0 or gradient.steps != 1 or (decoded.space != INPUT_SPACE and not alone):
+    if (
+        k == 0
+        or gradient.steps != 1
+        or known.loss in OF_NUMBERS
+        or (decoded.space != INPUT_SPACE and not alone)
+    ):
         return decoded, Claims.none(k)
     layer_now = _as_in_the_model(model, layer, spec)
     signals = BackwardSignals(model, layer_now, spec, loss=known.loss)

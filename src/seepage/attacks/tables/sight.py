@@ -14,6 +14,7 @@ from seepage.core.errors import NotApplicable
 from seepage.core.types import Exchange, Knowledge
 from seepage.models.gradients import LayerGradient, layer_gradient
 from seepage.models.signals import BackwardSignals, draws_chances
+from seepage.protocol.losses import OF_NUMBERS
 
 MOST_CLASSES = 32
 """Beyond so many, signals of every label are not tried. Cost: each label is a pass."""
@@ -58,7 +59,13 @@ def sight_of(exchange: Exchange, known: Knowledge) -> Sight:
     most = exchange.update.num_examples or MOST_EXAMPLES
     kappa = expected_kappa(exchange, known)
     one_step = gradient.steps == 1 and not draws_chances(model, known.local)
-    if not one_step or gradient.scale is None or kappa is None or spec.num_classes > MOST_CLASSES:
+    if (
+        not one_step
+        or known.loss in OF_NUMBERS
+        or gradient.scale is None
+        or kappa is None
+        or spec.num_classes > MOST_CLASSES
+    ):
         return Sight(model, front, gradient, space, None, most, 0.0)
     signals = BackwardSignals(model, front.layer, spec, loss=known.loss).at_all_rows
     return Sight(model, front, gradient, space, signals, most, gradient.scale * kappa)

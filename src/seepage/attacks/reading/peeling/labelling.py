@@ -62,7 +62,7 @@ class Labeller:
         if len(readings) == 0:
             return None
         if self.scale is None:
-            evident = _evident(readings)
+            evident = readings.evident
             voters = evident if bool(evident.any()) else torch.ones_like(evident)
             self.scale = find_scale(predicted[voters], readings.bias[voters], expected=self.expected)
             if self.scale is None:
@@ -78,7 +78,7 @@ class Labeller:
         hundredth of another example in the row may move the bias gradient by as little as 1e-4. Products of
         one example (`products`) have no other in their row.
         """
-        evident = _evident(readings)
+        evident = readings.evident
         size = predicted.abs().amax(1)
         own = (readings.bias.abs() / size).nan_to_num(nan=0.0)
         noise = (readings.noise / size).nan_to_num(nan=0.0)
@@ -121,11 +121,6 @@ class Labeller:
         digits = 2 * (2 * self.signals.precision.relative)
         rounded = digits + SURE * (self.signals.rounding * own + noise)
         return torch.minimum(rounded, own * FINE)
-
-
-def _evident(readings: Readings) -> Tensor:
-    """(k,) bool: something besides its label speaks for the reading."""
-    return readings.exact | readings.proven | (readings.support > 1)
 
 
 def _undecided_loss(predicted: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seepage.attacks.reading.peeling.certifier import Certifier
 from seepage.attacks.reading.peeling.codes import Code
+from seepage.attacks.reading.peeling.of_numbers import NumbersCertifier
 from seepage.attacks.reading.peeling.reader import RowReader
 from seepage.attacks.reading.peeling.readings import Readings
 from seepage.attacks.reading.peeling.refine import refine
@@ -33,6 +34,7 @@ from seepage.attacks.reading.unmixing.unmix import Unmixer
 from seepage.core.progress import Clock
 from seepage.models.precision import EXACT
 from seepage.models.signals import BackwardSignals
+from seepage.protocol.losses import OF_NUMBERS
 
 
 class Peeling:
@@ -64,7 +66,8 @@ class Peeling:
         self.expected = kappa
         self.max_rounds = max_rounds
         self.reader = RowReader(residual, code, signals)
-        self.certifier = Certifier(residual, signals, kappa=kappa)
+        certifier = NumbersCertifier if signals.loss in OF_NUMBERS else Certifier
+        self.certifier = certifier(residual, signals, kappa=kappa)
         self.found = Found.none(residual.weight)
         self.active = torch.zeros(len(residual.bias), dtype=torch.bool, device=residual.weight.device)
         self.first = Readings.none(residual.weight)

@@ -18,6 +18,7 @@ from seepage.attacks.reading.peeling.loop import Peeling
 from seepage.attacks.reading.peeling.residual import Found, row_norms
 from seepage.attacks.reading.peeling.tolerances import BEYOND, FEW, SURE
 from seepage.models.precision import EXACT
+from seepage.protocol.losses import OF_NUMBERS
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class Outcome:
 def _one_each(peeling: Peeling) -> OneEach:
     """Which of the found examples are no means of several. A token is none."""
     found = peeling.found
+    if peeling.signals.loss in OF_NUMBERS:  # how often each was counted, nothing says
+        return OneEach(torch.zeros_like(found.exact), if_declared=False)
     if isinstance(peeling.code, TokenCode) or not len(found):
         return OneEach(found.exact | bool(len(found)), if_declared=False)
     counted = Counted(

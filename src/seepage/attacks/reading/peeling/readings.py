@@ -68,6 +68,11 @@ class Readings:
         """(k,) bool: no other example is in the row."""
         return self.evidence <= PROOF
 
+    @property
+    def evident(self) -> Tensor:
+        """(k,) bool: something besides its label speaks for the reading."""
+        return self.exact | self.proven | (self.support > 1)
+
     def rescaled(self, kappa: float) -> Readings:
         """In units of a mean loss, once the common factor of the gradient is known."""
         return Readings(**(vars(self) | {"bias": self.bias * kappa, "noise": self.noise * kappa}))

@@ -7,12 +7,14 @@ w = [x, 1] G^+ d and no other w (Wedderburn 1934).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from seepage.attacks.reading.peeling.tolerances import BEYOND, COARSE, SURE
+from seepage.attacks.reading.slopes import inside, slopes
 from seepage.attacks.reading.unmixing.assemble import Unmixed
 from seepage.attacks.reading.unmixing.descent import Roots, distinct
 from seepage.attacks.reading.unmixing.mixture import Mixture
@@ -59,9 +61,7 @@ def told(
     features = mixture.examples(a).to(signals.parameters[0].dtype)
     best = torch.full_like(error, torch.inf)
     inside, observed = torch.zeros_like(a), a.new_zeros(len(a), mixture.rows)
-    for label in range(max(2, signals.spec.num_classes)):
-        labels = torch.full((len(a),), label, device=a.device)
-        d = signals.at_all_rows(features, labels)[:, index].double()
+    for d in _possible(signals, features, index, mixture.directions):
         within = d @ mixture.directions  # (k, u)
         outside = (d - within @ mixture.directions.T).norm(dim=1) / d.norm(dim=1)
         weight = ((within / mixture.sizes) * a).sum(1, keepdim=True)  # w of Wedderburn's formula
@@ -73,6 +73,19 @@ def told(
     if not bool(ok.any()):
         return None
     return Told(a[ok], error[ok], features[ok], observed[ok].to(features.dtype), inside[ok])
+
+
+def _possible(
+    signals: BackwardSignals, features: Tensor, index: Tensor, directions: Tensor
+) -> Iterator[Tensor]:
+    """(k, r) what candidates may have sent, with each label; of numbers what lies in the span best."""
+    if signals.spec.num_targets:
+        of = slopes(signals, features)[:, :, index]
+        yield (of.double() * inside(of, directions).unsqueeze(2)).sum(1)
+        return
+    for label in range(max(2, signals.spec.num_classes)):
+        labels = torch.full((len(features),), label, device=features.device)
+        yield signals.at_all_rows(features, labels)[:, index].double()
 
 
 def blur(mixture: Mixture, a: Tensor) -> Tensor:
