@@ -172,7 +172,8 @@ def _balance(match: Evaluation, belief: Evaluation, begun: float) -> Tensor:
     """(R,) what the prior's gradient is multiplied by to have its share of the match's length."""
     pull, push = (e.gradients[0].flatten(1).norm(dim=1) for e in (match, belief))
     left = (match.values.clamp_min(0) / max(begun, torch.finfo(pull.dtype).tiny)).clamp(max=1.0)
-    return BALANCE * left**FADING * pull / push.clamp_min(torch.finfo(push.dtype).tiny)
+    factor: Tensor = BALANCE * left.pow(FADING) * pull / push.clamp_min(torch.finfo(push.dtype).tiny)
+    return factor
 
 
 def _per_restart(factors: Tensor, like: Tensor) -> Tensor:
