@@ -220,8 +220,8 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
         if shape != (2, spec.num_targets):
             raise ModelError(
                 f"the model returned shape {shape} for two examples, whose labels are {spec.num_targets} "
-                f"number(s) each, not classes: let it return {(2, spec.num_targets)}, or give whole numbers as "
-                "labels of a classifier."
+                f"number(s) each, not classes: let it return {(2, spec.num_targets)}, or give whole numbers "
+                "as labels of a classifier."
             )
     elif spec.modality is Modality.TEXT and (output.ndim == 3 or spec.token_labels):
         _check_each_token(shape, spec)
