@@ -185,7 +185,7 @@ def _unexplained(exchange: Exchange, known: Knowledge, guess: Batch, share: floa
     for again in range(_AGAIN):
         weights, total = start, {name: torch.zeros_like(g) for name, g in mean.items()}
         for step in range(steps):
-            if again == 0:  # the straight way
+            if again == 0 and len(guess) != exchange.update.num_examples:  # the straight way
                 weights = {n: w + exchange.update.tensors[n] * (step / steps) for n, w in start.items()}
             gradient = _gradient(exchange, known, weights, guess)
             total = {name: t + share * gradient[name] for name, t in total.items()}
