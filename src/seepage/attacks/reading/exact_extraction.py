@@ -256,9 +256,7 @@ def _by_alphabet(
         peeling.first,
         peeling.active,
         Gates(*peeling.signals.parameters, moved=moved),
-        num_examples=None
-        if outcome.alike and peeling.signals.loss not in OF_NUMBERS
-        else exchange.update.num_examples,
+        num_examples=None if outcome.alike and known.loss not in OF_NUMBERS else exchange.update.num_examples,
         apart=apart,
         trained=lambda features: trained_alike(exchange, known, layer, features, peeling.signals.rounding),
     )

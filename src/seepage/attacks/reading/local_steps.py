@@ -75,6 +75,8 @@ def can_be_replayed(exchange: Exchange, known: Knowledge, layer: LinearLayer) ->
     local, count = known.local, exchange.update.num_examples
     if local is None or count is None or exchange.update.kind is not UpdateKind.DELTA:
         return False
+    if known.loss in OF_NUMBERS:  # targets cannot be tried out
+        return False
     plain = local.plain and not local.momentum and not local.weight_decay and not local.mixed_precision
     at_once = local.batch_size is None or local.batch_size >= count
     several = local.num_steps(count) > 1 and not draws_chances(exchange.broadcast.model, local)

@@ -38,7 +38,7 @@ _ALIKE_ROUGH, _ALIKE = 0.9, 0.999
 """Cosine from which on two q are the same example, before and after the fine polish."""
 _LINE = 64
 """Patterns of the line that are looked at together, and that are polished: those that leave the least of U q
-in their rows."""
+in their rows. Cost: time and memory."""
 _WEEDED = 4
 """Times that wrong finds are taken back once all seem to be found. Cost: each leaves a few to find anew."""
 _DRY = 12
