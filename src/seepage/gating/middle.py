@@ -22,15 +22,16 @@ from seepage.core.types import (
     UpdateKind,
 )
 from seepage.defenses import Deployment
-from seepage.gating.advice import noised
-from seepage.gating.measuring import gate
+from seepage.gating.advice import TIMES, noised
+from seepage.gating.measuring import gate, site_of
+from seepage.gating.noise import needed_noise
 from seepage.gating.report import GateReport
 from seepage.protocol import client
 
 Action = Literal["withhold", "drop", "noise"]
 _ACTIONS = ("withhold", "drop", "noise")
-_MOST_TRIES = 4
-"""Times that an altered update is measured again. Cost: one more gate each; noise grows tenfold."""
+_Change = Callable[[int, GateReport, Batch], tuple[Update, Batch, float] | None]
+"""From the number of the try, the report and the batch to another update, its batch and its noise."""
 _logger = logging.getLogger("seepage.gate")
 
 
@@ -89,14 +90,17 @@ class Gatekeeper:
         return {n: received[n] + step[n].to(received[n]) if n in step else t for n, t in trained.items()}
 
     def _altered(self, model: nn.Module, update: Update, batch: Batch, report: GateReport) -> Update | None:
-        change: Callable[[int, GateReport, Batch], tuple[Update, Batch] | None]
-        change = {"drop": self._dropped(model), "noise": self._noised(update)}.get(self.action, _nothing)
-        for number in range(_MOST_TRIES):
+        change: _Change = _nothing
+        if self.action == "drop":
+            change = self._dropped(model)
+        elif self.action == "noise":
+            change = self._noised(model, update, batch)
+        for number in range(len(TIMES)):
             changed = change(number, report, batch)
             if changed is None:
                 return None
-            update, batch = changed
-            again = self._measured(model, update, batch)
+            update, batch, sigma = changed
+            again = self._measured(model, update, batch, noise=sigma)
             if again is None or again.answer == "not measured":
                 return None
             if again.answer == "pass":
@@ -104,24 +108,34 @@ class Gatekeeper:
             report = again
         return None
 
-    def _dropped(self, model: nn.Module) -> Callable[[int, GateReport, Batch], tuple[Update, Batch] | None]:
-        def drop(_number: int, report: GateReport, batch: Batch) -> tuple[Update, Batch] | None:
+    def _dropped(
+        self, model: nn.Module
+    ) -> Callable[[int, GateReport, Batch], tuple[Update, Batch, float] | None]:
+        def drop(_number: int, report: GateReport, batch: Batch) -> tuple[Update, Batch, float] | None:
             kept = [i for i in range(len(batch)) if i not in set(report.exposed)]
             if not kept:
                 return None
             fewer = batch.select(torch.tensor(kept))
             train = self.train or client(self.options.get("local") or LocalTraining())
-            return train(Broadcast(model), fewer), fewer
+            return train(Broadcast(model), fewer), fewer, 0.0
 
         return drop
 
-    @staticmethod
-    def _noised(update: Update) -> Callable[[int, GateReport, Batch], tuple[Update, Batch] | None]:
-        return lambda number, _report, batch: (noised(update, 1e-4 * 10**number), batch)
+    def _noised(self, model: nn.Module, update: Update, batch: Batch) -> _Change:
+        site = site_of(model, batch, spec=self.options.get("spec"), local=self.options.get("local"))
+        needed = max(needed_noise(site), needed_noise(site, update))
 
-    def _measured(self, model: nn.Module, update: Update, batch: Batch) -> GateReport | None:
+        def add(number: int, _report: GateReport, batch: Batch) -> tuple[Update, Batch, float]:
+            sigma = TIMES[number] * needed
+            return noised(update, sigma), batch, sigma
+
+        return add
+
+    def _measured(
+        self, model: nn.Module, update: Update, batch: Batch, *, noise: float = 0.0
+    ) -> GateReport | None:
         try:
-            return gate(model, update, batch, **{"advice": False, **self.options})
+            return gate(model, update, batch, **{"advice": False, "noise": noise, **self.options})
         except SeepageError as error:
             self._say(f"could not be measured ({type(error).__name__})")
             return None

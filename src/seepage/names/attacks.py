@@ -43,6 +43,7 @@ ATTACKS: dict[str, Entry] = {
     ),
     "amplification": _attack("seepage.attacks.traps.amplification:amplification", "craft_weights"),
     "imprint": _attack("seepage.attacks.traps.imprint:imprint", "craft_weights"),
+    "decepticons": _attack("seepage.attacks.text.decepticons:decepticons", "craft_weights"),
     "class_fishing": _attack("seepage.attacks.fishing.class_fishing:class_fishing", *_FISHES),
     "moderate_fishing": _attack("seepage.attacks.fishing.class_fishing:moderate_fishing", *_FISHES),
     "feature_fishing": _attack(
@@ -70,6 +71,11 @@ ATTACKS: dict[str, Entry] = {
         "choose_clients",
         "craft_weights",
         "several_rounds",
+    ),
+    "loki": _attack("seepage.attacks.sums.loki:loki", "craft_weights", "different_models"),
+    "scale_mia": _attack("seepage.attacks.sums.scale_mia:scale_mia", "auxiliary_data", "craft_weights"),
+    "class_representatives": _attack(
+        "seepage.attacks.representatives.class_representatives:class_representatives", "auxiliary_data"
     ),
     "adaptive": _attack("seepage.attacks.adaptive.attack:adaptive"),
 }

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from seepage.core.errors import NotApplicable
 from seepage.core.lazy import lazy_clone
-from seepage.core.types import Batch, Crafted, Exchange
+from seepage.core.types import Batch, Crafted
 from seepage.protocol.copies import frozen_of, original_of
 
 
@@ -81,14 +81,6 @@ _wide_models: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
 """A server that asks round after round reads its history again and again."""
 
 
-def wide_exchange(exchange: Exchange) -> Exchange:
-    """The exchange with the model as the server reckons with it; the update stays as it was sent."""
-    sent = exchange.broadcast.model
-    if wide_model(sent) is sent:
-        return exchange
-    return replace(exchange, broadcast=replace(exchange.broadcast, model=wide_model(sent)))
-
-
 def as_sent(crafted: Crafted, like: nn.Module) -> Crafted:
     """A model that was crafted in float32, in the types of the model that clients expect.
 
@@ -98,7 +90,8 @@ def as_sent(crafted: Crafted, like: nn.Module) -> Crafted:
     if wide_model(like) is like:
         return crafted
     others = None if crafted.others is None else _narrowed(crafted.others, like)
-    return replace(crafted, model=_narrowed(crafted.model, like), others=others)
+    turns = tuple(_narrowed(model, like) for model in crafted.turns)
+    return replace(crafted, model=_narrowed(crafted.model, like), others=others, turns=turns)
 
 
 def _narrowed(crafted: nn.Module, like: nn.Module) -> nn.Module:

@@ -35,11 +35,12 @@ class Spectrum:
     """(W, W)"""
     colours: Tensor
     """(C, C), symmetric: brightness as it is, differences of channels made smaller."""
-    centre: float
+    centre: float | Tensor
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], *, centre: float, unit: float, like: Tensor) -> Spectrum:
-        """
+    def of(cls, shape: tuple[int, ...], *, centre: float | Tensor, unit: float, like: Tensor) -> Spectrum:
+        """centre: of all pictures, or (k, C, H, W) of each.
+
         >>> spectrum = Spectrum.of((3, 8, 6), centre=0.5, unit=0.25, like=torch.zeros(1))
         >>> drawn = spectrum.picture(torch.randn(400, 3, 8, 6, generator=torch.Generator().manual_seed(0)))
         >>> 0.23 < drawn.std().item() < 0.27
