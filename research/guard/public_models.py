@@ -27,9 +27,10 @@ from research.guard.keras_weights import keras_layers
 from research.guard.onnx_weights import onnx_layers
 from research.guard.tfjs_weights import tfjs_layers
 from seepage.core.errors import ModelError, SeepageError
+from seepage.core.user_code import UNREADABLE
 from seepage.guardian.detectors import as_module
 from seepage.guardian.detectors.coverage import coverage
-from seepage.models.weights import TORCH_SUFFIXES, UNREADABLE, read_state_dict
+from seepage.models.weights import TORCH_SUFFIXES, read_state_dict
 
 FOLDER = "SEEPAGE_PUBLIC_MODELS"
 _FAMILIES = (
