@@ -154,7 +154,7 @@ def measured(each: Setting, name: str, attack: Any) -> dict[str, Any] | None:
             attack.check(each.model, each.known)
             played = each.played(attack)
             found = hits(attack.run(played.exchanges, each.known), played, each.spec)
-    except (SeepageError, TimeoutError) as error:
+    except (SeepageError, RuntimeError, TimeoutError) as error:
         if VERBOSE:
             print(json.dumps({**line, "refused": str(error)[:100]}))
         return None

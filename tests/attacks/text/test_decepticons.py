@@ -11,6 +11,7 @@ from tests.attacks.text.setting import CLASSES, as_set
 from tests.models.families import built, picture_model, picture_spec, spec, texts
 from torch import Tensor, nn
 
+from seepage import guard
 from seepage.attacks.text.bins import Bins, Tokens, read_tokens
 from seepage.attacks.text.chaining import Carried, chained, gathered
 from seepage.attacks.text.decepticons import decepticons
@@ -18,6 +19,7 @@ from seepage.attacks.text.exact_text import exact_text
 from seepage.attacks.text.planting import Planted
 from seepage.core.errors import NotApplicable
 from seepage.core.types import PADDING, Batch, Broadcast, Exchange, Knowledge, LocalTraining, Reconstruction
+from seepage.guardian.check import Verdict
 from seepage.models.anatomy import anatomy_of
 from seepage.models.blocks import Point, read_at
 from seepage.models.loading import build_model
@@ -184,3 +186,12 @@ def test_no_tokens_make_no_text() -> None:
     empty = Tokens(none, none, torch.zeros(0, 8, dtype=torch.float64))
     carried = Carried(exchange.broadcast.model, exchange.secret, 60)
     assert chained(empty, carried, LENGTH).shape == gathered(empty, carried, LENGTH).shape == (0, LENGTH)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_a_client_that_looks_at_the_crafted_model_is_not_told_that_it_is_clean(family: str) -> None:
+    model, known = known_of(built(family, "SequenceClassification", **DEEP[family]), loss="cross_entropy")
+    crafted = decepticons().next_model(model, [], known)
+    assert crafted is not None
+    assert guard(crafted.model).verdict is not Verdict.CLEAN
+    assert guard(crafted.model, previous=model).verdict in (Verdict.SUSPICIOUS, Verdict.TRAP)

@@ -33,7 +33,7 @@ from seepage.protocol.copies import own_copy
 from seepage.protocol.local import batch_gradients
 from seepage.protocol.losses import OF_NUMBERS
 
-_ROUNDS, _IN_VAIN = 24, 2
+_ROUNDS, _IN_VAIN = 24, 4
 """Times that the update is corrected, and those in a row that show nothing new. Cost: each reads it once."""
 _AGAIN = 4
 """Times that the way of known examples is trained. Cost: each takes as long as the client's training."""
@@ -57,6 +57,11 @@ class Through:
         return self.replayed <= 1.0
 
     @property
+    def rank(self) -> tuple[int, int]:
+        """More examples first, then fewer rows that they leave open."""
+        return len(self.peeling.found), -Outcome.of(self.peeling).open_rows
+
+    @property
     def outcome(self) -> Outcome:
         """Nothing is certified unless the whole training leads to the update that was received."""
         outcome = Outcome.of(self.peeling)
@@ -75,7 +80,8 @@ def can_be_replayed(exchange: Exchange, known: Knowledge, layer: LinearLayer) ->
     plain = local.plain and not local.momentum and not local.weight_decay and not local.mixed_precision
     at_once = local.batch_size is None or local.batch_size >= count
     several = local.num_steps(count) > 1 and not draws_chances(exchange.broadcast.model, local)
-    return plain and at_once and several and len(exchange.clients) == 1 and layer.reads == "input"
+    classes = known.loss not in OF_NUMBERS and layer.reads == "input" and layer.bias is not None
+    return plain and at_once and several and classes and len(exchange.clients) == 1
 
 
 def unmixed_change(
@@ -112,26 +118,22 @@ def read_through_steps(
     guess = None if first is None or not len(first) else _labelled(exchange, known, layer, first)
     best: Through | None = None
     vain, clock = 0, Clock(seconds=budget)
-    for _ in range(_ROUNDS):
+    for again in range(_ROUNDS):
         at, as_one = halfway(exchange, known, guess)
+        # Starts that led nowhere are not tried again.
+        as_one = replace(as_one, seed=known.seed + again)
         peeling = peeling_of(at, as_one, layer, budget=budget, rounded=steps)
         peeling.run()
-        found = peeling.found
-        if not len(found):
-            break
-        guess = Batch(found.features.reshape(-1, *known.input.shape), found.labels)
-        apart = replayed(exchange, known, guess, peeling.signals.rounding)
-        better = best is None or (len(found), -apart) > (len(best.peeling.found), -best.replayed)
+        new = Batch(peeling.found.features.reshape(-1, *known.input.shape), peeling.found.labels)
+        apart = replayed(exchange, known, new, peeling.signals.rounding) if len(new) else math.inf
+        found = Through(peeling, apart)
+        better = len(new) > 0 and (best is None or found.rank > best.rank)
+        if better:
+            best, guess = found, new
         vain = 0 if better else vain + 1
-        best = Through(peeling, apart) if better else best
-        if vain == _IN_VAIN or clock.expired or (apart <= 1.0 and _explained(peeling)):
+        if vain == _IN_VAIN or clock.expired or (found.confirmed and found.outcome.open_rows == 0):
             break
     return best
-
-
-def _explained(peeling: Peeling) -> bool:
-    rows = peeling.remaining()
-    return rows is not None and bool((rows.norm <= BEYOND * rows.weight_noise).all())
 
 
 def halfway(exchange: Exchange, known: Knowledge, guess: Batch | None) -> tuple[Exchange, Knowledge]:

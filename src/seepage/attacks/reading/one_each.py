@@ -179,8 +179,9 @@ def _on_grid(case: _Case) -> _Grounds:
 def _off_grid(case: _Case) -> _Grounds:
     """The same; and besides, near copies would have shown in the products or the rank.
 
-    Where no row shows products, the rank of a gradient in full precision tells, if any copy fires another
-    neuron; that of a difference of weights or a cast does not.
+    Where no row shows products, or too few to prove anything, the rank of a gradient in full precision tells,
+    if any copy fires another neuron; that of a difference of weights or a cast does not. Copies that fire the
+    same neurons leave no trace (with two classes their signals are parallel), so the number is the reason.
     """
     received, counted = case.received, case.counted
     if not case.declared:
@@ -188,12 +189,13 @@ def _off_grid(case: _Case) -> _Grounds:
     evidence = counted.evidence[counted.lone]
     if received.summed or (case.seen and speaks_for(evidence, surely=True)):
         return _Grounds.UPDATE
+    rank = received.fine and 0 < received.span().rank <= round(received.expected or 0)
+    if not case.seen and rank:
+        return _by_number(case, True)
     if (shown := _would_show(case)) is not _Grounds.NONE:
         return shown
     # Products that pass, but are too few values to prove anything, say no less than none at all.
-    open_ = not case.seen or speaks_for(evidence)
-    holds = received.fine and open_ and 0 < received.span().rank <= round(received.expected or 0)
-    return _by_number(case, holds)
+    return _by_number(case, rank and speaks_for(evidence))
 
 
 def _by_number(case: _Case, holds: bool) -> _Grounds:
