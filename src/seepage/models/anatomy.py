@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,7 @@ class Dense:
     @property
     def rows(self) -> Tensor:
         """(out, in): the weight itself, to be read and written to."""
-        weight: Tensor = self.module.weight.data  # type: ignore[union-attr, assignment]
+        weight: Tensor = self.module.weight.data  # type: ignore[assignment]
         return weight.T if self.transposed else weight
 
     @property
@@ -37,7 +38,7 @@ class Dense:
         bias = getattr(self.module, "bias", None)
         return None if bias is None else bias.data
 
-    def gradient(self, tensors: dict[str, Tensor], names: dict[int, str]) -> Tensor:
+    def gradient(self, tensors: Mapping[str, Tensor], names: Mapping[int, str]) -> Tensor:
         """(out, in) of the update."""
         sent = tensors[names[id(self.module.weight)]].detach()
         return sent.T if self.transposed else sent
@@ -83,5 +84,6 @@ def anatomy_of(model: nn.Module, block: int) -> Anatomy:
             "and 3: this attack crafts GPT-2's, OPT's and BERT's kin."
         )
     norms = tuple(m for m in module.modules() if "Norm" in type(m).__name__ and hasattr(m, "weight"))
-    dense = [Dense(name, linear[name]) for name in (*reading, *rest)]
-    return Anatomy(whole, module, tuple(dense[: len(reading)]), *dense[len(reading) :], norms)
+    mixing = tuple(Dense(name, linear[name]) for name in reading)
+    out, first, second = (Dense(name, linear[name]) for name in rest)
+    return Anatomy(whole, module, mixing, out, first, second, norms)

@@ -39,7 +39,7 @@ class Decepticons(Attack):
         if known.input.modality is not Modality.TEXT or known.input.vocabulary is None:
             raise NotApplicable("this attack reads texts: 'trap_weights' and 'imprint' craft for others.")
         first = anatomy_of(model, 0).first.module
-        if is_adapted(model) or not first.weight.requires_grad:  # type: ignore[union-attr]
+        if is_adapted(model) or not first.weight.requires_grad:
             raise NotApplicable(
                 "clients do not train the feed-forward layers, so that they send no gradient of them: "
                 "'exact_text' reads adapters."
