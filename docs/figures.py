@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 import seepage
 from seepage.core.types import InputSpec
+from seepage.data import load_data
 from seepage.engine.run import run_audit
 from seepage.engine.spec import read_spec
 from seepage.record import summarise
@@ -47,6 +50,46 @@ def behind_convolutions(spec: InputSpec) -> nn.Module:
         nn.ReLU(),
         nn.Linear(400, spec.num_classes),
     )
+
+
+def pooled(spec: InputSpec) -> nn.Module:
+    """A convolution with pooling, then dense layers, for pictures of any size."""
+    channels, height, width = spec.shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 2) * (width // 2), 200),
+        nn.ReLU(),
+        nn.Linear(200, spec.num_classes),
+    )
+
+
+def own_kernels(spec: InputSpec) -> nn.Module:
+    """One convolution with filters enough for three clients, then dense layers."""
+    channels, height, width = spec.shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 3 * (channels + 1), 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(3 * (channels + 1) * height * width, 200),
+        nn.ReLU(),
+        nn.Linear(200, spec.num_classes),
+    )
+
+
+def knows_digits(spec: InputSpec) -> nn.Module:
+    """A linear model that was trained on the first half of scikit-learn's digits."""
+    data = load_data("digits")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(spec.shape), spec.num_classes))
+    half = data.batch(torch.arange(len(data) // 2))
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(200):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(half.inputs), half.labels).backward()
+        optimiser.step()
+    return model
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -97,6 +140,22 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "threat": {"base": "malicious_server_secure_aggregation",
                    "grant": ["choose_clients", "different_models"]},
         "attacks": ["model_inconsistency", "gradient_disaggregation"],
+    },
+    "three clients with eight faces each, secure sum, convolution": {
+        "model": own_kernels, "data": "faces", "batch_size": 8, "clients": 3, "aggregation": "secure_sum",
+        "threat": {"base": "malicious_server_secure_aggregation",
+                   "grant": ["different_models", "auxiliary_data"]},
+        "attacks": ["loki"],
+    },
+    "three clients with eight faces each, secure sum, convolutions and pooling": {
+        "model": pooled, "data": "faces", "batch_size": 8, "clients": 3, "aggregation": "secure_sum",
+        "threat": {"base": "malicious_server_secure_aggregation", "grant": ["auxiliary_data"]},
+        "attacks": ["scale_mia"],
+    },
+    "32 digits, trained linear model": {
+        "model": knows_digits, "data": "digits", "batch_size": 32,
+        "threat": {"base": "honest_but_curious", "grant": ["auxiliary_data"]},
+        "attacks": ["class_representatives"],
     },
     "eight digits, MLP, half of the update pruned": {
         "model": "mlp", "data": "digits", "batch_size": 8, "defenses": [{"name": "pruning", "share": 0.5}],

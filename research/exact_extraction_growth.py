@@ -22,7 +22,7 @@ from seepage.attacks import ATTACKS
 from seepage.core.types import Broadcast, Exchange, Knowledge, LocalTraining
 from seepage.data import Dataset, load_data
 from seepage.engine.cost import measure
-from seepage.metrics import nearest_candidate, nearest_truth
+from seepage.metrics import ExactRule
 from seepage.models.loading import build_model
 from seepage.protocol import local_update
 
@@ -45,18 +45,15 @@ def run(data: Dataset, batch_size: int, neurons: int, seed: int) -> dict[str, fl
     seconds = time.process_time() - start
     claimed = found.values[found.claimed]
     gradient_mb = update.tensors["dense0.weight"].numel() * 4 / 2**20
-    recalled = (
-        nearest_candidate(claimed, batch.inputs)[1] <= EXACT if len(claimed) else torch.zeros(batch_size)
-    )
-    false = int((nearest_truth(claimed, batch.inputs)[1] > EXACT).sum()) if len(claimed) else 0
+    same = ExactRule(tolerance=EXACT).every(claimed, batch.inputs)  # (claims, B)
     return {
         "B": batch_size,
         "N": neurons,
         "seed": seed,
         "cpu_seconds": round(seconds, 2),
         "memory_over_gradient": round(cost.peak_memory_mb / gradient_mb, 2),
-        "recall": float(recalled.float().mean()),
-        "false_claims": false,
+        "recall": float(same.any(0).float().mean()),
+        "false_claims": int((~same.any(1)).sum()),
     }
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from seepage.asking import fill_in, tried
 from seepage.engine.spec import read_spec
-from seepage.starter import TEMPLATE
+from seepage.starter import starting_files
 
 
 def test_wrong_answers_are_asked_again_and_the_file_runs(tmp_path, capsys):
     file = tmp_path / "audit.toml"
-    file.write_text(TEMPLATE.format(name=file.name))
+    file.write_text(starting_files(file.name)[file.name])
     answers = iter(["mlpp", "digits", "8", "mlp", "digits", "4"])
     assert fill_in(file, ask=lambda question, usual: next(answers))
     assert "unknown model 'mlpp': did you mean 'mlp'?" in capsys.readouterr().out
@@ -28,7 +28,7 @@ def test_wrong_answers_are_asked_again_and_the_file_runs(tmp_path, capsys):
 def test_a_csv_is_asked_for_its_label(tmp_path):
     (tmp_path / "t.csv").write_text("a,b,sick\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(60)))
     file = tmp_path / "audit.toml"
-    file.write_text(TEMPLATE.format(name=file.name))
+    file.write_text(starting_files(file.name)[file.name])
     answers = {"Model": "mlp", "Data": "t.csv", "Column": "sick", "Examples": "2"}
     assert fill_in(file, ask=lambda question, usual: answers[question.split()[0].strip(":")])
     assert read_spec(file).data.options == {"label": "sick"}
@@ -36,7 +36,7 @@ def test_a_csv_is_asked_for_its_label(tmp_path):
 
 def test_later_leaves_the_file_as_it_is(tmp_path):
     file = tmp_path / "audit.toml"
-    file.write_text(TEMPLATE.format(name=file.name))
+    file.write_text(starting_files(file.name)[file.name])
     before = file.read_text()
     assert not fill_in(file, ask=lambda question, usual: "later")
     assert file.read_text() == before

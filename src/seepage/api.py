@@ -14,8 +14,9 @@ from seepage.core.registry import unknown
 from seepage.engine.executors import Engine
 from seepage.engine.given import take
 from seepage.engine.grid import Grid
+from seepage.engine.protocol_spec import ProtocolSpec
 from seepage.engine.run import OnCell, OnPlan, run_grid
-from seepage.engine.spec import NO_TRUTH, ProtocolSpec, parse_spec
+from seepage.engine.spec import NO_TRUTH, parse_spec
 from seepage.engine.study import parse_study
 from seepage.record import AuditLog, RunHeader, RunLog, summarise
 from seepage.report import plan_text, print_summary, to_json, write_html

@@ -6,7 +6,7 @@ Nothing of it is imported: what the lists in `names` do not say is read off the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -30,6 +30,10 @@ class Kind(NamedTuple):
     last: Callable[[Entry, dict[str, str]], str]
     """From an entry and the settings in its source."""
     families: dict[str, Family] = {}  # noqa: RUF012 - a tuple's default, never changed
+
+    def registry(self, called: str = "name") -> Registry[Any]:
+        """With what installed packages offer."""
+        return Registry(called, group=self.group, entries=self.entries, families=self.families)
 
 
 def _fact(key: str, empty: str = "") -> Callable[[Entry, dict[str, str]], str]:
@@ -64,13 +68,13 @@ def catalogue(kind: str | None = None, words: Sequence[str] = ()) -> dict[str, l
     """
     if kind is not None and kind not in KINDS:
         raise SpecError(unknown("kind of name", kind, KINDS))
-    lines = {one: _lines(found()) for one, found in KINDS.items() if kind in (None, one)}
-    return {one: [line for line in found if _has(line, words)] for one, found in lines.items()}
-
-
-def _lines(kind: Kind) -> list[Line]:
-    found = Registry("name", group=kind.group, entries=kind.entries, families=kind.families).entries()
-    return [_line(kind, name, entry) for name, entry in found.items()]
+    kinds = {one: made() for one, made in KINDS.items() if kind in (None, one)}
+    return {
+        one: [
+            line for entry in found.registry().entries().items() if _has(line := _line(found, *entry), words)
+        ]
+        for one, found in kinds.items()
+    }
 
 
 def _line(kind: Kind, name: str, entry: Entry) -> Line:
@@ -99,17 +103,15 @@ def _has(line: Line, words: Sequence[str]) -> bool:
     return all(word.lower() in text for word in words)
 
 
-def print_catalogue(
-    kind: str | None = None, words: Sequence[str] = (), *, console: Console | None = None
-) -> None:
+def print_catalogue(kind: str | None, words: Sequence[str]) -> None:
     """One aligned table a kind, of those that have a line to show."""
-    console = console or Console()
+    console = Console()
     found = {one: lines for one, lines in catalogue(kind, words).items() if lines}
     for one, lines in found.items():
         shown = KINDS[one]()
         console.print(_table(one, shown.label, lines))
         console.print()
-        for sentence in Registry(one, group=shown.group, entries=shown.entries).refused():
+        for sentence in shown.registry(one).refused():
             console.print(sentence, style="yellow", markup=False, highlight=False)
     if not found:
         console.print(f"No {kind or 'name'} has {' and '.join(words)} in its line: see 'seepage list'.")

@@ -165,8 +165,8 @@ def _small_audit() -> Finding:
     return Finding("an audit", "ok", "ran, and recovered the example that it must recover")
 
 
-def print_examined(found: Examined, console: Console | None = None) -> None:
-    console = console or Console()
+def print_examined(found: Examined) -> None:
+    console = Console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     styles = {"ok": "green", "missing": "yellow", "wrong": "bold red"}
     for one in found.findings:

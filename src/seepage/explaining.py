@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from seepage.catalogue import KINDS, Kind
+from seepage.catalogue import KINDS
 from seepage.core.errors import SpecError
-from seepage.core.registry import Entry, Registry
+from seepage.core.registry import Entry
 from seepage.core.unloaded import Written, read_written
 from seepage.names.metrics import METRICS
 from seepage.names.papers import cited
@@ -77,10 +77,11 @@ def explain(name: str) -> list[Explained]:
     seepage.core.errors.SpecError: nothing is called 'trap_weight': did you mean 'trap_weights'? 'seepage \
 list' shows every name.
     """
-    found = [explained(kind, name) for kind in KINDS if name in _entries(KINDS[kind]())]
+    entries = {kind: made().registry().entries() for kind, made in KINDS.items()}
+    found = [explained(kind, name) for kind in KINDS if name in entries[kind]]
     if found:
         return found
-    names = [known for kind in KINDS for known in _entries(KINDS[kind]())]
+    names = [known for of_kind in entries.values() for known in of_kind]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     near = near or [known for known in names if name.lower() in known.lower()][:3]
     hint = f"did you mean {' or '.join(repr(one) for one in near)}? " if near else ""
@@ -89,7 +90,7 @@ list' shows every name.
 
 def explained(kind: str, name: str) -> Explained:
     """One that is known to be there."""
-    entry = _entries(KINDS[kind]())[name]
+    entry = KINDS[kind]().registry().entries()[name]
     # threat models and tables are data: their code says nothing about one of them
     source = Written() if kind in {"threats", "tables"} else read_written(entry.where)
     first, *rest = source.paragraphs or ("",)
@@ -106,10 +107,6 @@ def explained(kind: str, name: str) -> Explained:
         tables=tables_with(name) if kind in {"attacks", "defenses"} else {},
         where=entry.where,
     )
-
-
-def _entries(kind: Kind) -> dict[str, Entry]:
-    return Registry("name", group=kind.group, entries=kind.entries, families=kind.families).entries()
 
 
 def _needs(kind: str, name: str, entry: Entry) -> Iterator[tuple[str, str]]:
@@ -152,9 +149,9 @@ def _needs(kind: str, name: str, entry: Entry) -> Iterator[tuple[str, str]]:
                 yield key.replace("_", " ").capitalize(), shown
 
 
-def print_explained(found: Explained, console: Console | None = None) -> None:
+def print_explained(found: Explained) -> None:
     """Plain text that survives a pipe."""
-    console = console or Console()
+    console = Console()
     kind = {"data": "data set"}.get(found.kind, found.kind.removesuffix("s"))
     console.print(Text(f"{found.name} ({kind})", style="bold"))
     console.print(Text(found.summary))

@@ -20,6 +20,9 @@ from seepage.attacks.closed_form.april import April
 from seepage.attacks.closed_form.patch_embedding import PatchEmbedding
 from seepage.attacks.closed_form.recursive_inversion import RecursiveInversion
 from seepage.attacks.features.feature_inversion import FeatureInversion
+from seepage.attacks.representatives.class_representatives import ClassRepresentatives
+from seepage.attacks.sums.loki import Loki
+from seepage.attacks.sums.scale_mia import ScaleMIA
 from seepage.attacks.tables.exact_table import ExactTable
 from seepage.attacks.tables.tableak import TabLeak
 from seepage.attacks.text.decepticons import Decepticons
@@ -52,6 +55,7 @@ QUICK: dict[str, dict[str, Any]] = {
         "see_through_gradients",
         "tag",
         "tableak",
+        "class_representatives",
     )
 }
 """Settings that make slow attacks quick; the default settings of the others are used."""
@@ -106,7 +110,10 @@ def _fitting(attack: Attack) -> tuple[nn.Module, int]:
         return build_model("vit", SPEC, patch_size=3, dim=16, heads=2), 1
     if isinstance(attack, RecursiveInversion):
         return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.Tanh(), nn.Linear(40, 3)), 1
-    if isinstance(attack, FeatureInversion):
+    if isinstance(attack, Loki):
+        front = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten())
+        return nn.Sequential(front, nn.Linear(216, 60), nn.ReLU(), nn.Linear(60, 3)), 2
+    if isinstance(attack, FeatureInversion | ScaleMIA):
         front = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
         return nn.Sequential(front, nn.Linear(18, 60), nn.ReLU(), nn.Linear(60, 3)), 2
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3)), 2
@@ -122,6 +129,24 @@ def _texts(attack: Attack) -> tuple[nn.Module, InputSpec, list[Batch], Batch] | 
     model = build_model(built("gpt2", "SequenceClassification"), described)
     batches = [Batch(texts(2, seed=c), (torch.arange(2) + c) % 3) for c in range(3)]
     return model, described, batches, Batch(texts(16, seed=9), torch.arange(16) % 3)
+
+
+def _learnt(attack: Attack) -> tuple[nn.Module, InputSpec, list[Batch], Batch] | None:
+    """Pictures whose brightness is their class, and a model that knows it, for likenesses of classes."""
+    if not isinstance(attack, ClassRepresentatives):
+        return None
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    middle = 0.225 + 0.3 * torch.arange(3.0)
+    with torch.no_grad():  # logits -40 (b - middle)^2 of the brightness b, up to what all classes share
+        model[1].weight.copy_((80 * middle / 36).unsqueeze(1).expand(3, 36))
+        model[1].bias.copy_(-40 * middle.square())
+
+    def pictures(count: int) -> Batch:
+        labels = torch.arange(count) % 3
+        shade = 0.2 + 0.3 * labels.reshape(-1, 1, 1, 1)
+        return Batch(shade + 0.05 * torch.rand(count, 1, 6, 6), labels)
+
+    return model, SPEC, [pictures(3) for _ in range(3)], pictures(30)
 
 
 def _rows(attack: Attack) -> tuple[nn.Module, InputSpec, list[Batch], Batch] | None:
@@ -154,6 +179,8 @@ def setting(attack: Attack, *, like: Attack | None = None) -> tuple[Played, Know
     batches = [Batch(torch.rand(each, 1, 6, 6), (torch.arange(each) + c) % 3) for c in range(3)]
     if (of_texts := _texts(like or attack)) is not None:
         model, spec, batches, public = of_texts
+    if (of_classes := _learnt(like or attack)) is not None:
+        model, spec, batches, public = of_classes
     if (of_rows := _rows(like or attack)) is not None:
         model, spec, batches, public = of_rows
     threat = dataclasses.replace(

@@ -13,7 +13,7 @@ from seepage.engine.forecast import expected, in_words, with_forecast
 from seepage.engine.grid import Grid, Point
 from seepage.engine.header import make_header
 from seepage.engine.points import Points
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.engine.rehearsal import Forecast
 from seepage.engine.run import run_grid, unfinished
 from seepage.engine.spec import parse_spec

@@ -18,8 +18,10 @@ from seepage.core.errors import SeepageError, SpecError
 from seepage.core.settings import check_type, construct
 from seepage.core.types import Batch, InputSpec, Knowledge, LocalTraining, Modality
 from seepage.defenses import DEFENSES
-from seepage.engine.prepare import Prepared, prepare, prepare_again
-from seepage.engine.spec import AuditSpec, ProtocolSpec, parse_spec
+from seepage.engine.prepare import prepare, prepare_again
+from seepage.engine.prepared import Prepared
+from seepage.engine.protocol_spec import ProtocolSpec
+from seepage.engine.spec import AuditSpec, parse_spec
 from seepage.engine.study import parse_study
 from seepage.protocol import custom_threat, knowledge
 

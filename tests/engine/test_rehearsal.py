@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from seepage.engine.prepare import Prepared, prepare
+from seepage.engine.prepare import prepare
+from seepage.engine.prepared import Prepared
 from seepage.engine.rehearsal import Rehearsal
 from seepage.engine.spec import parse_spec
 from seepage.record import AttackRef, Cell

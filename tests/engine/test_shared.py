@@ -17,7 +17,8 @@ from seepage.core.types import Exchange, Knowledge, Reconstruction
 from seepage.engine.cell import run_cell
 from seepage.engine.grid import Grid, Job
 from seepage.engine.points import Points
-from seepage.engine.prepare import Prepared, prepare
+from seepage.engine.prepare import prepare
+from seepage.engine.prepared import Prepared
 from seepage.engine.run import run_audit
 from seepage.engine.shared import LastShared, Shared
 from seepage.engine.spec import parse_spec

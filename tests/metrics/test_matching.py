@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from seepage.core.errors import DataError
-from seepage.metrics import assign, matching, nearest_candidate, nearest_truth
+from seepage.metrics import assign, matching, nearest_truth
 from seepage.metrics.matching import hamming_distances, squared_distances
 
 
@@ -66,7 +66,6 @@ def test_tokens_are_not_compared_by_the_size_of_their_ids() -> None:
     # by squared id difference candidate 1 would be nearer; by words candidate 0 is
     candidates, truth = torch.tensor([[7, 8, 900], [6, 7, 8]]), torch.tensor([[7, 8, 9]])
     assert assign(candidates, truth).candidate.tolist() == [0]
-    assert nearest_candidate(candidates, truth)[0].tolist() == [0]
     assert nearest_truth(candidates, truth)[1].tolist() == [1.0, 1.0]
     assert nearest_truth(truth, truth)[1].tolist() == [0.0]
 
@@ -150,17 +149,14 @@ def test_results_are_where_the_truth_is_and_not_on_the_default_device() -> None:
     no_candidates = candidates[:0]
     with torch.device("meta"):
         found, none = assign(candidates, truth), assign(no_candidates, truth)
-        there, back = nearest_truth(candidates, truth), nearest_candidate(candidates, truth)
-        nothing = nearest_truth(no_candidates, truth), nearest_candidate(no_candidates, truth)
+        there, nothing = nearest_truth(candidates, truth), nearest_truth(no_candidates, truth)
     assert found.candidate.tolist() == [1, -1, 0] and found.mse.tolist() == [0.0, float("inf"), 0.25]
     assert none.candidate.tolist() == [-1] * 3 and none.mse.tolist() == [float("inf")] * 3
     assert [part.tolist() for part in there] == [[2, 0], [0.5, 0.0]]
-    assert [part.tolist() for part in back] == [[1, 1, 0], [0.0, 1.5, 0.5]]
-    assert [part.tolist() for part in nothing[0]] == [[], []]
-    assert [part.tolist() for part in nothing[1]] == [[-1] * 3, [float("inf")] * 3]
-    results = [found.candidate, none.candidate, there[0], back[0], nothing[0][0], nothing[1][0]]
+    assert [part.tolist() for part in nothing] == [[], []]
+    results = [found.candidate, none.candidate, there[0], nothing[0]]
     assert {part.dtype for part in results} == {torch.int64}
-    errors = [found.mse, none.mse, there[1], back[1], nothing[0][1], nothing[1][1]]
+    errors = [found.mse, none.mse, there[1], nothing[1]]
     assert {part.dtype for part in errors} == {torch.float64}
 
 
@@ -171,21 +167,15 @@ def test_fewer_candidates_than_truth_and_none() -> None:
     none = assign(torch.zeros(0, 1), truth)
     assert none.candidate.tolist() == [-1, -1] and torch.isinf(none.mse).all()
     assert [len(part) for part in nearest_truth(torch.zeros(0, 1), truth)] == [0, 0]
-    index, error = nearest_candidate(torch.zeros(0, 1), truth)
-    assert index.tolist() == [-1, -1] and torch.isinf(error).all()
 
 
-def test_nearest_matches_brute_force_both_ways() -> None:
+def test_nearest_matches_brute_force() -> None:
     candidates, truth = torch.randn(9, 3, 4), torch.randn(6, 3, 4)
     distance = cdist(candidates.flatten(1).double(), truth.flatten(1).double())
     index, error = nearest_truth(candidates, truth)
     assert index.tolist() == distance.argmin(1).tolist()
-    back, back_error = nearest_candidate(candidates, truth)
-    assert back.tolist() == distance.argmin(0).tolist()
     for i, j in enumerate(index.tolist()):
         assert error[i].item() == pytest.approx((candidates[i] - truth[j]).abs().max().item(), rel=1e-6)
-    for j, i in enumerate(back.tolist()):
-        assert back_error[j].item() == pytest.approx((candidates[i] - truth[j]).abs().max().item(), rel=1e-6)
 
 
 def test_values_whose_squares_overflow_still_get_an_assignment() -> None:
@@ -202,7 +192,7 @@ def test_values_whose_squares_overflow_still_get_an_assignment() -> None:
     )
 
 
-@pytest.mark.parametrize("function", [assign, nearest_truth, nearest_candidate])
+@pytest.mark.parametrize("function", [assign, nearest_truth])
 @pytest.mark.parametrize(
     ("candidates", "truth", "reason"),
     [

@@ -14,7 +14,6 @@ from seepage.core.errors import DataError, NotApplicable
 from seepage.metrics import (
     METRICS,
     PSNR_CAP,
-    maximum_and_mean,
     psnr,
     registered_psnr,
     registered_psnr_available,
@@ -112,8 +111,3 @@ def test_it_says_why_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_registered_is_refused(shape: tuple[int, ...], options: Any, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         registered_psnr(torch.rand(shape), torch.rand(shape), **({"data_range": 1.0} | options))
-
-
-def test_no_examples_have_no_maximum() -> None:
-    with pytest.raises(DataError, match="at least one"):
-        maximum_and_mean(torch.zeros(0))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+from tests.plateaus import scaled
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -132,3 +135,25 @@ def test_what_cannot_be_traced_says_why():
     no_vocabulary = InputSpec(modality=Modality.TEXT, shape=(5,), num_classes=3)
     with pytest.raises(DataError, match="vocabulary"):
         trace_linear_layers(Bag("flat"), no_vocabulary)
+
+
+@pytest.mark.parametrize("factor", [0.25, 2.0])
+def test_the_share_of_live_outputs_lies_on_a_plateau(factor):
+    """Networks with ReLUs behind every dense layer but the last, with leaky ones, and with none."""
+    spec = InputSpec(modality=Modality.IMAGE, shape=(1, 8, 8), num_classes=5)
+
+    def followed() -> list[list[bool]]:
+        found = []
+        for seed in (96_001, 96_002, 96_003):
+            for between in (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Identity):
+                torch.manual_seed(seed)
+                sizes = (64, 100, 50, 20, 5)
+                layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b), between())]
+                model = nn.Sequential(nn.Flatten(), *layers[:-1])
+                found.append([layer.followed_by_relu for layer in trace_linear_layers(model, spec)])
+        return found
+
+    shipped = followed()
+    assert shipped == 3 * [[True, True, True, False], *3 * [[False] * 4]]
+    with scaled("seepage.models.layers:ALIVE_SHARE", factor):
+        assert followed() == shipped

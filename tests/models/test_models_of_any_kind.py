@@ -22,7 +22,8 @@ from seepage.core.errors import ModelError, SeepageError
 from seepage.engine import cell as engine_cell
 from seepage.engine import source as engine_source
 from seepage.engine.cell import run_cell
-from seepage.engine.prepare import Prepared, prepare
+from seepage.engine.prepare import prepare
+from seepage.engine.prepared import Prepared
 from seepage.engine.spec import parse_spec
 from seepage.record import Cell
 

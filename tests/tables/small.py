@@ -10,7 +10,7 @@ from torch import nn
 
 from seepage.core.types import InputSpec, Modality
 from seepage.data import Dataset
-from seepage.engine.spec import read_toml
+from seepage.engine.written import read_toml
 from seepage.names.tables import table_file
 
 DIGITS, PHOTOS = {"name": "digits"}, {"name": "photos"}

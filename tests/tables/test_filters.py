@@ -6,8 +6,8 @@ import pytest
 
 from seepage.core.errors import SpecError
 from seepage.engine.run import run_grid
-from seepage.engine.spec import read_toml
 from seepage.engine.study import parse_study
+from seepage.engine.written import read_toml
 from seepage.names.tables import table_file
 from seepage.report.published import Table
 from seepage.tables.definition import parse_table

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from seepage.engine.run import run_grid
-from seepage.engine.spec import read_toml
+from seepage.engine.written import read_toml
 from seepage.names.tables import table_file
 from seepage.report.published import Table
 from seepage.tables.definition import parse_table

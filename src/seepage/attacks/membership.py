@@ -35,7 +35,7 @@ test_the_span_lies_on_a_plateau."""
 
 _NOISE = 1e-3
 """Share of all public gradients' energy that is noise in every direction. Chosen on MNIST and CIFAR-10
-batches of seeds 500 and 501; tested: test_the_filter_lies_on_a_plateau."""
+batches of seeds 500 and 501. Tested: test_the_filter_lies_on_a_plateau."""
 _PUBLIC = 256
 """Public examples that are used at most. Cost: one gradient each, all of them held at once."""
 

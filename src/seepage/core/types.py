@@ -321,6 +321,9 @@ class Crafted:
     clients: tuple[int, ...] | None = None
     others: nn.Module | None = None
     """What everybody but `clients` gets, who then take part in the round as well; None: they are left out."""
+    turns: tuple[nn.Module, ...] = ()
+    """What clients get in turn instead of `model`: client c the one at c modulo their number; empty: all get
+    the same."""
 
 
 LocalStep = Callable[[Broadcast, Batch], Update]

@@ -1,9 +1,14 @@
-"""Running code that a user names: what it may raise, and where it may lie."""
+"""Code and files of somebody else's: what running or reading them may raise, and where code may lie."""
 
 from __future__ import annotations
 
 import importlib
+import lzma
+import struct
 import sys
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +29,16 @@ USER_CODE_ERRORS = (
     SyntaxError,
     TypeError,
     ValueError,
+)
+# What a damaged, encrypted or made-up file makes its reader raise: a flipped byte can take one anywhere.
+UNREADABLE = (
+    *USER_CODE_ERRORS,
+    StopIteration,
+    lzma.LZMAError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
 )
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
-import struct
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,29 +11,12 @@ import numpy as np
 
 from seepage.core.errors import DataError
 from seepage.core.types import Modality
-from seepage.core.user_code import reason
+from seepage.core.user_code import UNREADABLE, reason
 from seepage.data.arrays import INPUT_KEYS, LABEL_KEYS, Layout, from_mapping, pick_key
 from seepage.data.dataset import Dataset
 from seepage.data.pictures import picture_folder
 from seepage.data.tables import csv_file, json_lines
 
-# What numpy and zipfile raise on truncated, encrypted, pickled or made-up archives.
-UNREADABLE_ARCHIVE = (
-    OSError,
-    ValueError,
-    EOFError,
-    KeyError,
-    TypeError,
-    SyntaxError,
-    RuntimeError,  # encrypted members; NotImplementedError is one too
-    OverflowError,
-    MemoryError,
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-)
 MOST_BYTES = 8 * 2**30
 """An archive may unpack to this much: stops one of a few kilobytes that would fill the memory."""
 
@@ -75,7 +54,7 @@ def read_npz(
             keys = [pick_key(members, group, path.name) for group in wanted]
             keys += [name for name in optional if name in members]
             return {key: archive[key] for key in keys}
-    except UNREADABLE_ARCHIVE as error:
+    except UNREADABLE as error:
         raise DataError(
             f"{path.name} cannot be read as .npz ({reason(error)}); "
             "save it again with numpy.savez and plain numeric arrays."

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 from seepage.core.errors import DataError, SpecError
 from seepage.core.types import Modality
+from seepage.core.user_code import UNREADABLE
 from seepage.data.arrays import from_arrays
 from seepage.data.dataset import Dataset
 from seepage.data.files import read_npz
@@ -196,7 +196,7 @@ def _read_reviews(path: Path) -> list[tuple[list[str], int]]:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             rows = [json.loads(line) for line in file if line.strip()]
         return [(words(row["text"]), int(row["label"])) for row in rows]
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         raise DataError(
             f"{path.name} cannot be read ({type(error).__name__}); "
             "give gzipped JSON lines with the fields text and label."

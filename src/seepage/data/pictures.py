@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +11,7 @@ from PIL import Image, ImageOps
 
 from seepage.core.errors import DataError, SpecError
 from seepage.core.types import Modality
+from seepage.core.user_code import UNREADABLE
 from seepage.data.arrays import from_arrays
 from seepage.data.dataset import Dataset
 from seepage.data.tables import class_indices, read_table
@@ -20,20 +19,7 @@ from seepage.data.tables import class_indices, read_table
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 # Named formats only: Pillow would otherwise hand PostScript to an external interpreter.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-UNREADABLE_PICTURE = (
-    OSError,
-    SyntaxError,  # Pillow's answer to a broken PNG
-    ValueError,
-    EOFError,
-    TypeError,
-    IndexError,
-    KeyError,
-    OverflowError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
+UNREADABLE_PICTURE = (*UNREADABLE, Image.DecompressionBombError)
 _GREY_MODES = frozenset({"1", "L", "LA"})
 Pixels = np.ndarray[Any, Any]
 

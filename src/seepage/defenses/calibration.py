@@ -12,11 +12,14 @@ from seepage.defenses.accounting import gaussian_delta, pld_epsilon
 from seepage.defenses.entry import Schedule
 
 _FINE = 1e-3
-"""Relative width to which a noise multiplier is searched; the end with the smaller epsilon is taken."""
+"""Relative width to which a noise multiplier is searched. Cost: one more step of a bisection halves it; the
+end with the smaller epsilon is taken, so that the promise holds for any."""
 _ROUGH, _EXACT = 1e-3, 1e-4
-"""To which an accountant rounds losses while sigma is searched, and for the last word: above in both."""
+"""To which an accountant rounds losses while sigma is searched, and for the last word. Cost: time and memory;
+both round up, so that the promise holds for any."""
 _MOST = 1e6
-"""Noise multipliers beyond it drown every gradient."""
+"""Noise multipliers that are searched, at most. Derived: beyond, a million examples leave less than their
+noise."""
 
 
 @lru_cache(maxsize=256)

@@ -16,9 +16,12 @@ from seepage.defenses.entry import Schedule
 from seepage.defenses.per_example import clip_factors
 
 LONG = 1e3
-"""The norm that canaries come with: clipping is audited too."""
+"""The norm that canaries come with. Derived: far beyond any clipping bound in use (1 or so), so that clipping
+is audited too."""
 FEWEST, NARROWEST = 10, 8
-"""Canaries that a bound can be counted from, and numbers of the release that one needs for itself."""
+"""Canaries that a bound can be counted from, and numbers of the release that one needs for itself. A choice:
+with fewer canaries a bound of 95 % says nothing, and in fewer numbers random directions are alike by
+chance."""
 
 Tensors = dict[str, Tensor]
 

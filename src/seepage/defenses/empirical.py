@@ -19,8 +19,10 @@ from seepage.defenses.accounting import epsilon, gaussian_epsilon
 from seepage.defenses.canaries import FEWEST, LONG, random_directions
 
 _TWO_SIDED = 1.96
+"""Derived: the 97.5 % quantile of the normal distribution."""
 _THRESHOLDS = 64
-"""Tried on one half of the canaries; the other half counts. Only how tight the bound is depends on them."""
+"""Tried on one half of the canaries; the other half counts. Cost: only how tight the bound is depends on
+them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from seepage.defenses.recurrent_clipping import has_recurrent, numbers_an_exampl
 from seepage.protocol.local import batch_gradients, forward_loss
 
 MOST_NUMBERS_AT_ONCE = 2**23
-"""Gradient entries held at a time: 32 MB in float32. Larger blocks go back to the system after every use
-(glibc's largest threshold), and getting them again costs more than taking a batch in parts."""
+"""Gradient entries held at a time. Cost: 32 MB in float32. Larger blocks go back to the system after every
+use (glibc's largest threshold), and getting them again costs more than taking a batch in parts."""
 
 Tensors = dict[str, Tensor]
 

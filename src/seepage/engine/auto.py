@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from seepage.attacks import ATTACKS
 from seepage.engine.fits import not_listed, why_not
 from seepage.engine.identity import version
+from seepage.engine.planned import planned_refs
 from seepage.engine.points import Points
-from seepage.engine.prepare import Prepared, planned_refs
+from seepage.engine.prepared import Prepared
 from seepage.engine.rehearsal import Forecast, Rehearsal, RunCell, updates_of
 from seepage.engine.shared import Shared
 from seepage.engine.spec import AUTO, DEFAULT_BUDGET, AttackSpec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +10,12 @@ from torch import nn
 
 from seepage.attacks import Attack
 from seepage.core.errors import NotApplicable, SeepageError
-from seepage.core.types import Crafted, Exchange, Knowledge, Reconstruction
+from seepage.core.types import Knowledge, Reconstruction
 from seepage.engine.blocks import goes_in_blocks, run_in_blocks
 from seepage.engine.cost import measure
 from seepage.engine.diagnosis import diagnosis
 from seepage.engine.measures import wrappers
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.engine.probes import Seen, run_probes
 from seepage.engine.promise import defense_records
 from seepage.engine.rating import Rated
@@ -47,7 +46,10 @@ def run_cell(
         with measure(prepared.device) as whole:
             model = own_copy(source.model)
             attack.check(attack.held_as(model), known)
-            played = source.play(_crafter(attack, known)) if attack.active else shared.honest
+            if attack.active:
+                played = source.play(lambda sent, history: attack.next_model(sent, history, known))
+            else:
+                played = shared.honest
             torch.manual_seed(prepared.server_seed(seed))
             began = time.perf_counter()
             result, rated = _attacked(shared, attack, ref, known, played, model)
@@ -123,7 +125,7 @@ def _why_little(shared: Shared, ref: AttackRef, found: Scored | Unscored | None)
         exact = found.claims > 0
     else:
         exact = found is not None and any(e.scores.get("exact") == 1.0 for e in found.examples)
-    return () if exact else diagnosis(source.whole, source.kept.info, shared.known_to_server())
+    return () if exact else diagnosis(source.whole, source.kept.info)
 
 
 def _attacked(
@@ -168,13 +170,6 @@ def _promises(prepared: Prepared, rounds: int) -> tuple[str, ...]:
     """A server that asks again and again spends more of the budget than the protocol's rounds."""
     records = defense_records(prepared.spec, prepared.local, rounds=rounds, planned=prepared.planned)
     return tuple(f"{one.title} after what this attack saw: {one.promise}." for one in records if one.promise)
-
-
-def _crafter(
-    attack: Attack, known: Knowledge
-) -> Callable[[torch.nn.Module, Sequence[Exchange]], Crafted | None] | None:
-    """A passive attack leaves the server honest."""
-    return (lambda model, history: attack.next_model(model, history, known)) if attack.active else None
 
 
 def _score(shared: Shared, played: Played, result: Reconstruction, rated: Rated | None) -> Scored:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from seepage.core.errors import SpecError
 from seepage.core.types import Grant
 from seepage.defenses import DefenseEntry
-from seepage.engine.spec import DefenseSpec, ProtocolSpec
+from seepage.engine.protocol_spec import ProtocolSpec
+from seepage.engine.spec import DefenseSpec
 from seepage.protocol import ThreatModel
 from seepage.protocol.threat import sees_each_update
 

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from seepage.core import amounts
 from seepage.engine.recorded import settled
-from seepage.engine.spec import AuditSpec, Count, CountFromZero, Number, Seed
+from seepage.engine.spec import AuditSpec
+from seepage.engine.written import Count, CountFromZero, Number, Seed
 from seepage.record import TRAINING, AttackRef, DefenseRef, Kind
 
 MOST_EXAMPLES = 1024

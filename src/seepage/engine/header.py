@@ -10,7 +10,7 @@ from seepage.core.types import Modality
 from seepage.engine.identity import PACKAGES, digest, version
 from seepage.engine.origin import NOT_NUMBERS
 from seepage.engine.points import Points
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.engine.promise import defense_records
 from seepage.protocol import server_sees
 from seepage.record import DefenseRecord, Header, InputRecord, RunHeader, ThreatRecord, origin_key

@@ -16,6 +16,8 @@ from seepage.record.pictures import to_png
 
 _EVERY = 5.0
 """Seconds between two strips."""
+_SHOWN = 16
+"""Candidates of a strip: more would not be looked at."""
 
 
 @contextmanager
@@ -45,7 +47,7 @@ def watching(strip: Path | None, spec: InputSpec) -> Iterator[None]:
             strip.unlink(missing_ok=True)
 
 
-def draw_strip(progress: Progress, spec: InputSpec, *, limit: int = 16) -> bytes:
+def draw_strip(progress: Progress, spec: InputSpec) -> bytes:
     """The first restart's candidates side by side, as PNG."""
-    raw = spec.to_raw(progress.inputs[0, :limit].detach().cpu())  # (n, C, H, W)
+    raw = spec.to_raw(progress.inputs[0, :_SHOWN].detach().cpu())  # (n, C, H, W)
     return to_png(torch.cat(list(raw), dim=-1).numpy(), spec.value_range)

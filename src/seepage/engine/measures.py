@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from pydantic import ValidationError
-
-from seepage.core.errors import SpecError
 from seepage.core.settings import construct
 from seepage.core.types import Grant
 from seepage.defenses import DEFENSES, DefenseEntry, MeasureEntry
-from seepage.engine.spec import AuditSpec, DefenseSpec, ProtocolSpec, explain
+from seepage.engine.protocol_spec import ProtocolSpec
+from seepage.engine.spec import AuditSpec, DefenseSpec
+from seepage.engine.written import validated
 
 
 def with_measures(spec: AuditSpec) -> AuditSpec:
@@ -25,10 +24,8 @@ def with_measures(spec: AuditSpec) -> AuditSpec:
     for wanted, entry in _measures(spec.defenses):
         what = f"defense '{wanted.name}'"
         changes = construct(partial(entry.change, protocol.batch_size), wanted.options, what)
-        try:
-            protocol = ProtocolSpec.model_validate({**protocol.model_dump(), **changes})
-        except ValidationError as error:
-            raise SpecError(f"{what} does not fit the protocol: {explain(error, ProtocolSpec)}") from None
+        changed = {**protocol.model_dump(), **changes}
+        protocol = validated(ProtocolSpec, changed, f"{what} does not fit the protocol")
     return spec.model_copy(update={"protocol": protocol})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from seepage.record.sealing import file_checksum
 
 if TYPE_CHECKING:
     from seepage.data import Dataset
-    from seepage.engine.prepare import Prepared
+    from seepage.engine.prepared import Prepared
     from seepage.engine.spec import AuditSpec
 
 ENGINE = "seepage.engine.cell"
@@ -54,14 +54,10 @@ def run_key(identity: str, spec: AuditSpec) -> str:
 
 def made_by(prepared: Prepared, ref: AttackRef, seed: int) -> dict[str, str]:
     """The origin of one attack on one seed, by what it is in words."""
-    known = prepared.origins.get((prepared.run_key, ref.key))
-    if known is None:
-        known = prepared.origins[prepared.run_key, ref.key] = _made_by(prepared, ref)
-    return {**known, _WEIGHTS: prepared.state(seed)}
+    return _kept_origin(prepared, ref.key, seed, lambda: _made_by(prepared, ref))
 
 
 def _made_by(prepared: Prepared, ref: AttackRef) -> dict[str, str]:
-    """All of it that is the same for every seed: read once, for it is many files."""
     roots = [type(prepared.attacks[ref.key]), *_attack_code(ref)]
     if ref.name == ADAPTIVE:
         roots.append(_ANSWERS)
@@ -104,10 +100,16 @@ def origin(prepared: Prepared, roots: Mapping[str, Sequence[Any]]) -> dict[str, 
 
 def trained_by(prepared: Prepared, root: str, seed: int) -> dict[str, str]:
     """The origin of a training by the module `root`."""
-    known = prepared.origins.get((prepared.run_key, root))
-    if known is None:
-        known = prepared.origins[prepared.run_key, root] = origin(prepared, {"the code that trains": [root]})
-    return {**known, _WEIGHTS: prepared.state(seed)}
+    return _kept_origin(prepared, root, seed, lambda: origin(prepared, {"the code that trains": [root]}))
+
+
+def _kept_origin(
+    prepared: Prepared, key: str, seed: int, find: Callable[[], dict[str, str]]
+) -> dict[str, str]:
+    """All but the weights is the same for every seed: read once, for it is many files."""
+    if (prepared.run_key, key) not in prepared.origins:
+        prepared.origins[prepared.run_key, key] = find()
+    return {**prepared.origins[prepared.run_key, key], _WEIGHTS: prepared.state(seed)}
 
 
 def kept(folder: RunFolder, cell: str, run: str, wanted: Mapping[str, str]) -> tuple[Cell | None, str]:
@@ -137,7 +139,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     ]
 
 
-def again_in_words(reasons: Iterable[str], *, what: str = "cell") -> str:
+def again_in_words(reasons: Iterable[str]) -> str:
     """One sentence on finished results that are not served; empty where all are.
 
     >>> again_in_words(["", "the attack's code"])
@@ -148,7 +150,7 @@ def again_in_words(reasons: Iterable[str], *, what: str = "cell") -> str:
     told = [reason for reason in reasons if reason]
     if not told:
         return ""
-    several = f"{len(told)} finished {what}s are" if len(told) > 1 else f"1 finished {what} is"
+    several = f"{len(told)} finished cells are" if len(told) > 1 else "1 finished cell is"
     each = dict.fromkeys(part for reason in told for part in reason.split(", "))
     return f"{several} run again, for these changed since: {', '.join(each)}."
 

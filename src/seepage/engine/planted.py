@@ -11,7 +11,7 @@ from seepage.core.types import Batch, Broadcast, LocalStep, Update
 from seepage.defenses import DEFENSES
 from seepage.defenses.canaries import LONG, Canaries, random_directions
 from seepage.defenses.empirical import Empirical, from_cosines, from_parts
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.engine.promise import CLIENT, LOCAL_DP, defense_records
 from seepage.protocol import client
 from seepage.protocol.local import local_update, trainable

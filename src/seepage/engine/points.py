@@ -12,7 +12,8 @@ from seepage.engine.grid import MOST_EXAMPLES, Grid, Point, TrainingSpec
 from seepage.engine.identity import CodeReader, digest
 from seepage.engine.measures import with_measures
 from seepage.engine.origin import made_by, trained_by
-from seepage.engine.prepare import Prepared, local_training, prepare, prepare_again, read_data
+from seepage.engine.prepare import prepare, prepare_again, read_data
+from seepage.engine.prepared import Prepared
 from seepage.engine.promise import schedule_of
 from seepage.engine.shared import LastShared
 from seepage.record import BASELINE, TRAINING, AttackRef
@@ -127,7 +128,7 @@ class Points:
         )
         update = {"protocol": protocol, "public_examples": wanted.test_examples + wanted.validated}
         spec = audited.spec.model_copy(update=update)
-        return replace(audited, spec=spec, local=local_training(protocol))
+        return replace(audited, spec=spec, local=protocol.local_training)
 
     def made_by(self, number: int, attack: AttackRef, seed: int) -> dict[str, str]:
         """What one cell comes from."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -196,16 +196,3 @@ def _record(wanted: DefenseSpec, local: LocalTraining, planned: Schedule, lived:
             "delta": lived.delta,
         }
     )
-
-
-def known_settings(
-    defenses: Sequence[DefenseSpec], answered: Callable[[str], object | None]
-) -> list[dict[str, Any]]:
-    """Those defenses that an attacker has an answer to, with the settings that are public."""
-    found = []
-    for wanted in defenses:
-        if answered(wanted.name) is not None:
-            settings = {**DEFENSES.find(wanted.name).settings, **wanted.options}
-            public = {k: v for k, v in settings.items() if v is not None and k != "seed"}
-            found.append({"name": wanted.name, **public})
-    return found

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Batch, Exchange, Grant, LocalTraining
 from seepage.data import Dataset
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.engine.recorded import Recorded, local_training
 from seepage.protocol import Played
 from seepage.protocol.rounds import Craft

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from seepage.core.progress import Progress, listening
 from seepage.engine.isolation.attack import is_outside
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.protocol.threat import sees_each_update
 from seepage.record import AttackRef, Cell
 
@@ -55,14 +55,6 @@ class Forecast:
             return 1.0 if seconds >= self.seconds else 0.0
         search = self.steps * self.each_step
         return min(1.0, max(0.0, (seconds - (self.seconds - search)) / search))
-
-    def seconds_for(self, share: float) -> float:
-        """The other way round.
-
-        >>> Forecast(seconds=11.0, steps=100, each_step=0.1).seconds_for(0.5)
-        6.0
-        """
-        return self.seconds - (1.0 - share) * self.steps * self.each_step
 
 
 class _Enough(BaseException):

@@ -16,8 +16,8 @@ from seepage.core.errors import SeepageError
 from seepage.defenses import noise_multiplier, uses_per_round
 from seepage.engine.grid import Grid, Point, TrainingSpec
 from seepage.engine.points import Points
-from seepage.engine.prepare import local_training
 from seepage.engine.spec import AttackSpec, AuditSpec, DefenseSpec
+from seepage.engine.study import NONE
 from seepage.engine.training import train_cell
 from seepage.engine.tuning import COST
 from seepage.record import AttackRef, DefenseRef
@@ -61,19 +61,11 @@ class Scale:
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Remedy:
-    """One candidate: what is added to the deployment's own defenses."""
+def remedies(spec: AuditSpec, scale: Scale, *, crafted: bool, rounds: int) -> Iterator[DefenseRef]:
+    """What to add to the deployment's own defenses, in the order in which it is tried.
 
-    defense: DefenseRef
-
-    @property
-    def spec(self) -> DefenseSpec:
-        return DefenseSpec(name=self.defense.name, options=self.defense.params)
-
-
-def remedies(spec: AuditSpec, scale: Scale, *, crafted: bool, rounds: int) -> Iterator[Remedy]:
-    """Those worth a try, in the order in which they are tried; rounds: of the training, for epsilon."""
+    rounds: of the training, for epsilon.
+    """
     if spec.protocol.aggregation == "per_client":
         yield _remedy("secure_sum", clients=scale.clients)
     uses = -(-rounds // scale.factor)  # a client's batches take turns
@@ -84,6 +76,7 @@ def remedies(spec: AuditSpec, scale: Scale, *, crafted: bool, rounds: int) -> It
         yield _remedy("local_averaging", batches=scale.factor)
     if crafted:
         yield _remedy("refuse_traps")
+    yield _remedy("gate")
 
 
 def noise_for(target: float, spec: AuditSpec, *, rounds: int) -> float:
@@ -93,13 +86,13 @@ def noise_for(target: float, spec: AuditSpec, *, rounds: int) -> float:
     >>> noise_for(8.0, parse_spec({"model": "mlp", "data": "digits"}), rounds=1)
     0.7
     """
-    steps = rounds * uses_per_round(local_training(spec.protocol), spec.protocol.batch_size)
+    steps = rounds * uses_per_round(spec.protocol.local_training, spec.protocol.batch_size)
     root = noise_multiplier(epsilon=target, delta=spec.delta, steps=steps)
     return math.ceil(10 * root) / 10  # rounded up to a figure that can be typed: epsilon falls with it
 
 
-def _remedy(name: str, **settings: Any) -> Remedy:
-    return Remedy(defense=DefenseRef(name=name, params=settings))
+def _remedy(name: str, **settings: Any) -> DefenseRef:
+    return DefenseRef(name=name, params=settings)
 
 
 def advice_grid(
@@ -142,9 +135,9 @@ def advice_grid(
     )
 
 
-def _point(spec: AuditSpec, remedy: Remedy | None, training: TrainingSpec | None) -> Point:
-    ref = DefenseRef(name="none") if remedy is None else remedy.defense
-    added = () if remedy is None else (remedy.spec,)
+def _point(spec: AuditSpec, remedy: DefenseRef | None, training: TrainingSpec | None) -> Point:
+    ref = remedy or DefenseRef(name=NONE)
+    added = () if remedy is None else (DefenseSpec(name=ref.name, options=ref.params),)
     own = spec.model_copy(update={"defenses": (*added, *spec.defenses), "title": ref.title})
     return Point(spec=own, key=ref.key, title=ref.title, training=training, defense=ref)
 

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from seepage.attacks.prior_only import PriorOnly
 from seepage.core.types import Grant, Knowledge, Reconstruction
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.engine.recording import Recording
 from seepage.engine.scoring import Beside
 from seepage.engine.source import Simulation, Source

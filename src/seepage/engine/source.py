@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from seepage.core.types import Batch, Broadcast, Exchange, LocalStep, LocalTraining, Update
 from seepage.data import Dataset
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.protocol import Played, client, longest, play
 from seepage.protocol.copies import Frozen, own_copy
 from seepage.protocol.played import PlayedAgain

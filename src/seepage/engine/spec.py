@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from seepage.core import amounts
-from seepage.core.errors import SpecError
-from seepage.core.registry import unknown
 from seepage.engine.gate import check_thresholds
-from seepage.engine.nearby import misplaced
+from seepage.engine.protocol_spec import ProtocolSpec
+from seepage.engine.written import Count, CountFromZero, Number, Seed, Strict, Switch, read_toml, validated
 from seepage.record.exchanges import InputInfo, LocalTrainingInfo
 
 AUTO: Final = "auto"
@@ -22,20 +20,9 @@ DEFAULT_BUDGET = 180.0
 """Seconds for the whole audit where `attacks` is auto and no budget is given: what a user waits for."""
 NO_TRUTH: Final = "unknown"
 """As `data` of an audit of recorded exchanges: nobody has the examples behind them."""
-_LARGEST_COUNT = 10**9
-Seed = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
-"""What every generator takes, numpy's among them."""
-Count = Annotated[int, Field(strict=True, ge=1, le=_LARGEST_COUNT)]
-CountFromZero = Annotated[int, Field(strict=True, ge=0, le=_LARGEST_COUNT)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Switch = Annotated[bool, Field(strict=True)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class _Named(_Strict):
+class _Named(Strict):
     """A name with options: written as a string, or as a table whose other keys are the options."""
 
     name: str
@@ -78,7 +65,7 @@ class ProbeSpec(_Named):
     """A function of one's own, "package.module:function"; the options are its keyword arguments."""
 
 
-class ThreatSpec(_Strict):
+class ThreatSpec(Strict):
     """A named threat model, with grants added or taken away."""
 
     base: str = "honest_but_curious"
@@ -92,110 +79,7 @@ class ThreatSpec(_Strict):
         return {"base": value} if isinstance(value, str) else value
 
 
-class ProtocolSpec(_Strict):
-    """The protocol as the deployment runs it."""
-
-    batch_size: Count = 8
-    """Examples each client uses in a round."""
-    holds: Count | None = None
-    """Examples that each client holds, of which a round draws every one with chance batch_size / holds
-    (Poisson sampling), so that batch_size is the expected number: what is attacked is a sample of just that
-    size, and epsilon counts the chance. None: a client holds what its rounds use."""
-    clients: Count = 1
-    rounds: Count = 1
-    """Honest rounds played, with training in between; a dishonest server plays as many as it needs."""
-    fresh_batches: Switch = False
-    """Clients draw new examples every round."""
-    aggregation: Literal["per_client", "mean", "sum", "secure_sum", "median"] = "per_client"
-    fakes: CountFromZero = 0
-    """secure_sum: all-zero contributions that a dishonest server adds to a victim's (Section 10.4)."""
-    minimum_honest: Count = 1
-    """secure_sum: contributors that must prove to each other that they are honest, or nobody sends."""
-    audited: Count | None = None
-    """So many of the clients, drawn at random, are played and attacked, for a server that sees each update;
-    what they show about the others is reported with an interval. None: all of them."""
-    attacked: Count | None = None
-    """The server attacks so many of the updates only, the longest first: they say most. None: all of them."""
-    partition: Annotated[str, Field(pattern=r"^(iid|dirichlet|distinct|[\w.]+:\w+)$")] = "iid"
-    """Who holds what: "distinct" gives a client no two examples of a class; "package.module:function" is
-    called as function(labels, clients=, examples_each=, seed=) and returns each client's indices."""
-    dirichlet_alpha: Number = Field(default=0.5, gt=0)
-    algorithm: Literal["fedsgd", "fedavg"] = "fedsgd"
-    local_batch_size: Count | None = None
-    local_epochs: Count = 1
-    local_steps: Count | None = None
-    """Local steps in all, however often they go through the data. None: what the epochs lead to."""
-    lr: Number = Field(default=0.1, gt=0)
-    momentum: Number = Field(default=0.0, ge=0, lt=1)
-    weight_decay: Number = Field(default=0.0, ge=0)
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """Of fedavg, as in torch.optim. Attacks read sums of gradients, and say so where Adam leaves none."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How a client's learning rate falls over its local steps."""
-    accumulation: Count = 1
-    """Mini-batches whose mean gradient makes one step of the optimiser."""
-    clip_norm: Number | None = Field(default=None, gt=0)
-    """Clients scale each step's gradient down to this norm at most."""
-    mixed_precision: Switch = False
-    """Clients compute under torch.autocast in bfloat16, as many do on a GPU."""
-    shuffle: Switch = False
-    """Clients go through their examples in an order that the server does not know."""
-    loss: str = "auto"
-    batch_norm: Literal["eval", "train"] = "eval"
-    send_buffers: Switch = False
-
-    @property
-    def played(self) -> int:
-        """Clients that are played."""
-        return self.clients if self.audited is None else self.audited
-
-    @model_validator(mode="after")
-    def _drawn_from_all(self) -> Self:
-        if self.audited is None:
-            return self
-        if self.audited > self.clients:
-            raise ValueError(f"audited is {self.audited}, but there are only {self.clients} clients")
-        if self.rounds > 1 or self.attacked is not None:
-            raise ValueError(
-                "audited clients are a random sample of one round: later models come from all clients, and "
-                "attacked takes the longest updates; leave rounds and attacked out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _drawn_by_chance(self) -> Self:
-        if self.holds is None:
-            return self
-        if self.holds < self.batch_size:
-            raise ValueError(
-                f"holds is {self.holds}, but a round draws batch_size = {self.batch_size} of them on average"
-            )
-        if self.algorithm != "fedsgd":
-            raise ValueError(
-                "holds (Poisson sampling) belongs to algorithm = 'fedsgd', where a round is a step"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _only_in_secure_sums(self) -> Self:
-        if self.aggregation != "secure_sum" and (self.fakes or self.minimum_honest > 1):
-            raise ValueError("fakes and minimum_honest belong to aggregation = 'secure_sum'")
-        return self
-
-    @model_validator(mode="after")
-    def _only_in_local_training(self) -> Self:
-        usual = self.optimizer == "sgd" and self.schedule == "constant" and self.accumulation == 1
-        if self.algorithm == "fedsgd" and not (usual and self.clip_norm is None):
-            raise ValueError(
-                "optimizer, schedule, accumulation and clip_norm belong to algorithm = 'fedavg'; under "
-                "'fedsgd' clients take no step"
-            )
-        if self.optimizer != "sgd" and self.momentum:
-            raise ValueError("momentum belongs to optimizer = 'sgd'; Adam has its own")
-        return self
-
-
-class RecordedSpec(_Strict):
+class RecordedSpec(Strict):
     """Exchanges that were recorded, in the place of a simulation."""
 
     folder: str
@@ -218,7 +102,7 @@ class RecordedSpec(_Strict):
         return {"folder": value} if isinstance(value, str) else value
 
 
-class AuditSpec(_Strict):
+class AuditSpec(Strict):
     """One audit: a model, data, a protocol, a server and the attacks it tries."""
 
     title: str = ""
@@ -314,57 +198,9 @@ def parse_spec(values: Mapping[str, Any], *, source: str = "the specification") 
     >>> parse_spec({"model": "mlp", "data": "digits"}).attacks
     'auto'
     """
-    try:
-        return AuditSpec.model_validate(dict(values))
-    except ValidationError as error:
-        raise SpecError(f"{source}: {explain(error, AuditSpec)}") from None
+    return validated(AuditSpec, values, source)
 
 
 def read_spec(path: Path | str, **replaced: Any) -> AuditSpec:
     """Read a TOML file; what is `replaced` counts instead of what it says."""
     return parse_spec({**read_toml(path), **replaced}, source=f"'{Path(path).name}'")
-
-
-def read_toml(path: Path | str) -> dict[str, Any]:
-    """The tables of a TOML file, not yet checked."""
-    file = Path(path)
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SpecError(
-            f"'{file}' does not exist: write one with 'seepage init {file.name}', or check the path."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"'{file}' cannot be read ({error}): give a TOML text file.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"'{file}' is not valid TOML: {error}.") from None
-
-
-def explain(error: ValidationError, kind: type[BaseModel]) -> str:
-    """The first problem, in words; how many others there are."""
-    problems = error.errors()
-    first = problems[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        text = misplaced(first["loc"], kind) or unknown("key", where, _keys_beside(first["loc"], kind))
-    elif first["type"] == "missing":
-        needed = "every audit needs a model and data; 'seepage init' writes an example"
-        text = f"'{where}' is missing: {needed if issubclass(kind, AuditSpec) else 'add it'}."
-    else:
-        got = f", not {first['input']!r}" if not isinstance(first["input"], Mapping) else ""
-        text = f"'{where}' is wrong: {first['msg'][:1].lower()}{first['msg'][1:]}{got}."
-    more = len(problems) - 1
-    return text + (f" ({more} more problem{'s' if more > 1 else ''} after this one.)" if more else "")
-
-
-def _keys_beside(location: tuple[int | str, ...], kind: type[BaseModel]) -> list[str]:
-    """Valid keys of the table in which an unknown key stood."""
-    table = kind
-    for part in location[:-1]:
-        field = table.model_fields.get(str(part))
-        named = () if field is None else (field.annotation, *get_args(field.annotation))
-        tables = [one for one in named if isinstance(one, type) and issubclass(one, BaseModel)]
-        if not tables:
-            return list(kind.model_fields)
-        table = tables[0]
-    return [".".join((*map(str, location[:-1]), key)) for key in table.model_fields]

@@ -7,20 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from seepage.core.errors import SpecError
 from seepage.defenses import DEFENSES
 from seepage.engine.grid import Grid, Point, TrainingSpec
-from seepage.engine.spec import (
-    AUTO,
-    AttackSpec,
-    AuditSpec,
-    DefenseSpec,
-    Number,
-    explain,
-    read_toml,
-)
+from seepage.engine.spec import AUTO, AttackSpec, AuditSpec, DefenseSpec
+from seepage.engine.written import Number, read_toml, validated
 from seepage.record import INSIDE, DefenseRef
 
 NONE = "none"
@@ -131,10 +124,7 @@ def _strengths(defense: DefenseSpec) -> list[DefenseRef]:
 
 def parse_study(values: Mapping[str, Any], *, source: str = "the specification") -> StudySpec:
     """Validate a specification given as a dict; what is wrong with it is one sentence."""
-    try:
-        return StudySpec.model_validate(dict(values))
-    except ValidationError as error:
-        raise SpecError(f"{source}: {explain(error, StudySpec)}") from None
+    return validated(StudySpec, values, source)
 
 
 def read_study(path: Path | str, **replaced: Any) -> StudySpec:

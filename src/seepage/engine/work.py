@@ -21,7 +21,7 @@ from seepage.engine.grid import Job
 from seepage.engine.live import watching
 from seepage.engine.partial import PartialStates
 from seepage.engine.points import Points
-from seepage.engine.prepare import Prepared
+from seepage.engine.prepared import Prepared
 from seepage.engine.scoring import Scored
 from seepage.engine.shared import Shared
 from seepage.engine.training import train_cell

@@ -4,16 +4,16 @@ METRICS names every score; `score_examples` computes those of matched pairs; `ex
 `label_multiset_accuracy` those of a whole batch.
 """
 
-from seepage.core.metric import PSNR_CAP, Metric, MetricFacts
+from seepage.core.metric import PSNR_CAP, Metric
 from seepage.metrics.catalogue import METRICS, requested
 from seepage.metrics.exact import EXACT_TOLERANCE, ExactRule, exact_match
 from seepage.metrics.features import cosine, relative_error
 from seepage.metrics.image import lpips, lpips_available, mse, psnr, ssim
-from seepage.metrics.labels import exact_label_multiset, label_multiset_accuracy
+from seepage.metrics.labels import label_multiset_accuracy
 from seepage.metrics.leakage import ExtractionScores, extraction_from_hits, extraction_scores
-from seepage.metrics.matching import Assignment, assign, nearest_candidate, nearest_truth, pair_errors
+from seepage.metrics.matching import assign, nearest_truth, pair_errors
 from seepage.metrics.on_request import check_requested, score_requested
-from seepage.metrics.registered import maximum_and_mean, registered_psnr, registered_psnr_available
+from seepage.metrics.registered import registered_psnr, registered_psnr_available
 from seepage.metrics.scales import column_spread, data_range, error_unit, exact_rule
 from seepage.metrics.scoring import score_examples
 from seepage.metrics.tabular import rmse
@@ -24,11 +24,9 @@ __all__ = [
     "EXACT_TOLERANCE",
     "METRICS",
     "PSNR_CAP",
-    "Assignment",
     "ExactRule",
     "ExtractionScores",
     "Metric",
-    "MetricFacts",
     "assign",
     "bag_of_words_recall",
     "check_requested",
@@ -38,7 +36,6 @@ __all__ = [
     "cw_ssim_available",
     "data_range",
     "error_unit",
-    "exact_label_multiset",
     "exact_match",
     "exact_rule",
     "extraction_from_hits",
@@ -46,9 +43,7 @@ __all__ = [
     "label_multiset_accuracy",
     "lpips",
     "lpips_available",
-    "maximum_and_mean",
     "mse",
-    "nearest_candidate",
     "nearest_truth",
     "pair_errors",
     "psnr",

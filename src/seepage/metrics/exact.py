@@ -12,10 +12,11 @@ from seepage.core.errors import DataError
 from seepage.metrics.pairs import BLOCK, are_tokens, by_examples, check_comparable, check_pair, wide
 
 EXACT_TOLERANCE = 1e-3
-"""Largest error of an exact copy, as a fraction of the data range: below half an 8-bit step (1/510, about
-0.002), so that a picture and its copy are the same after rounding to 8 bits."""
+"""Largest error of an exact copy, as a fraction of the data range. Derived: below half an 8-bit step (1/510,
+about 0.002), so that a picture and its copy are the same after rounding to 8 bits."""
 _FIRST_VALUES = 8
-"""Values of an example that `every` compares first; nearly all pairs of different examples end there."""
+"""Values of an example that `every` compares first. Cost: time; nearly all pairs of different examples end
+there, and the answer is the same for any."""
 
 
 def check_unit(data_range: float | Tensor, what: str = "data_range") -> None:

@@ -17,12 +17,14 @@ from seepage.metrics.exact import check_unit
 from seepage.metrics.pairs import by_examples, check_pair
 
 SSIM_KERNEL = 11
-"""Window of Wang et al. 2004, Sec. III-C: 11 x 11, gaussian of sigma 1.5."""
+"""Paper: Wang et al. 2004, Sec. III-C: 11 x 11, gaussian of sigma 1.5."""
 _SSIM_COPIES = 16
-"""Five products of the pictures, their means along one and both directions, and what is made of these."""
+"""Five products of the pictures, their means along one and both directions, and what is made of these. Cost:
+memory."""
 
 _LPIPS_BACKBONE = "alexnet-owt-7be5be79.pth"
-_LPIPS_SHORTEST_SIDE = 31  # below it nothing is left after AlexNet's second pooling
+_LPIPS_SHORTEST_SIDE = 31
+"""Derived: below it nothing is left after AlexNet's second pooling."""
 
 
 def mse(recon: Tensor, truth: Tensor) -> Tensor:

@@ -33,13 +33,3 @@ def label_multiset_accuracy(inferred: Tensor, true: Tensor) -> float:
     true = true.to(inferred.device)
     found = float(torch.minimum(inferred, true).sum())
     return found / max(float(inferred.sum()), float(true.sum()))
-
-
-def exact_label_multiset(inferred: Tensor, true: Tensor) -> bool:
-    """Whether every class was counted rightly.
-
-    >>> exact_label_multiset(torch.tensor([1, 0, 2]), torch.tensor([1, 0, 2]))
-    True
-    """
-    _check(inferred, true)
-    return bool((inferred == true.to(inferred.device)).all())

@@ -15,7 +15,7 @@ from torch import Tensor
 from seepage.core.errors import DataError
 
 _NORMAL = 1.959963984540054
-"""97.5 % quantile of the normal distribution."""
+"""Derived: the 97.5 % quantile of the normal distribution."""
 
 
 @dataclass(frozen=True, kw_only=True)

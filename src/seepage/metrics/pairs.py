@@ -10,7 +10,7 @@ from torch import Tensor
 from seepage.core.errors import DataError
 
 BLOCK = 2**21
-"""Most elements that are held in float64 at a time (16 MiB), whatever the size of the inputs."""
+"""Most elements that are held in float64 at a time. Cost: 16 MiB, whatever the size of the inputs."""
 
 
 def wide(values: Tensor) -> Tensor:

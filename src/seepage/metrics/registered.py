@@ -23,9 +23,10 @@ from seepage.metrics.pairs import by_examples, check_pair
 Motion = Literal["translation", "similarity", "homography"]
 
 SHORTEST_SIDE = 8
-"""Below it there is no place to move a picture to."""
+"""Derived: one level of the pyramid; below it there is no place to move a picture to."""
 _COARSEST_SIDE = 8
-"""Side of the coarsest level of the pyramid: smaller levels show too little to be moved by."""
+"""Side of the coarsest level of the pyramid. A choice: smaller levels show too little to be moved by, and one
+more level changes the time."""
 
 
 def registered_psnr_available() -> tuple[bool, str]:
@@ -106,14 +107,3 @@ def _register(recon: Tensor, truth: Tensor, motion: Motion, iterations: int, lr:
     size = (truth.shape[-2], truth.shape[-1])
     moved: Tensor = geometry.homography_warp(recon, matrix, size, padding_mode="border")
     return moved
-
-
-def maximum_and_mean(scores: Tensor) -> tuple[float, float]:
-    """The best example of a batch, as in Wen et al.'s tables, and the mean, which belongs beside it.
-
-    >>> maximum_and_mean(torch.tensor([10.0, 30.0]))
-    (30.0, 20.0)
-    """
-    if scores.numel() == 0:
-        raise DataError("a batch without examples has neither a maximum nor a mean: score at least one.")
-    return float(scores.max()), float(scores.mean())

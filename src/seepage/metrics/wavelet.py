@@ -20,13 +20,15 @@ from seepage.metrics.extras import extras_available
 from seepage.metrics.pairs import by_examples, check_pair
 
 SCALES = 5
-"""Wen et al. 2022, Appendix B."""
+"""Paper: Wen et al. 2022, Appendix B."""
 WINDOW = 7
-"""Wang & Simoncelli 2005, Section 3: 7 x 7 coefficients."""
+"""Paper: Wang & Simoncelli 2005, Section 3: 7 x 7 coefficients."""
 _SMALLEST_BAND = 4
-"""Bands of fewer coefficients a side are left out: with one coefficient a window holds no structure."""
+"""Bands of fewer coefficients a side are left out. A choice: with one coefficient a window holds no
+structure, and with four it holds some."""
 _HALF_STEP = 0.5 / 255
-"""Coefficients below half an 8-bit step count as equal: the constant K, for each coefficient of a window."""
+"""The constant K, for each coefficient of a window. Derived: coefficients below half an 8-bit step count as
+equal."""
 
 
 def cw_ssim_available() -> tuple[bool, str]:

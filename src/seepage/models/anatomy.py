@@ -84,6 +84,6 @@ def anatomy_of(model: nn.Module, block: int) -> Anatomy:
             "and 3: this attack crafts GPT-2's, OPT's and BERT's kin."
         )
     norms = tuple(m for m in module.modules() if "Norm" in type(m).__name__ and hasattr(m, "weight"))
-    mixing = tuple(Dense(name, linear[name]) for name in reading)
-    out, first, second = (Dense(name, linear[name]) for name in rest)
-    return Anatomy(whole, module, mixing, out, first, second, norms)
+    attention = tuple(Dense(name, linear[name]) for name in reading)
+    out, up, down = (Dense(name, linear[name]) for name in rest)
+    return Anatomy(whole, module, attention, out, up, down, norms)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core.types import InputSpec
-from seepage.models.hooks import fed, hooked
+from seepage.models.hooks import fed, leaves_run
 from seepage.models.layers import LinearLayer
 from seepage.models.probes import PROBE_EXAMPLES, dummy_inputs, run_model
 from seepage.models.remembered import remembered
@@ -39,19 +39,16 @@ def run_behind(model: nn.Module, names: tuple[str, ...], outputs: Tensor) -> Ten
 
 
 def _find(model: nn.Module, layer: LinearLayer, spec: InputSpec) -> tuple[str, ...] | None:
-    module, ran = model.get_submodule(layer.name), list[str]()
-    leaves = {name: one for name, one in model.named_modules() if name and not list(one.children())}
+    module = model.get_submodule(layer.name)
     weight = model.get_parameter(layer.weight)
     generator = torch.Generator().manual_seed(0)
     # what passes the layer by would show, for the model is given something else than the layer
     features = torch.randn(PROBE_EXAMPLES, layer.in_features, generator=generator).to(weight)
 
-    def remember(name: str, _module: nn.Module, _args: object, _output: object) -> None:
-        ran.append(name)
-
     with torch.no_grad(), training_mode(model, False):
-        with hooked(leaves, after=remember), fed(module, features):
+        with leaves_run(model) as leaves, fed(module, features):
             whole = run_model(model, dummy_inputs(spec, PROBE_EXAMPLES, like=model))
+        ran = [name for name, _ in leaves]
         if ran.count(layer.name) != 1:
             return None
         names = tuple(ran[ran.index(layer.name) + 1 :])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core.types import InputSpec
-from seepage.models.hooks import front_of, hooked
+from seepage.models.hooks import front_of, hooked, leaves_run
 from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.probes import PROBE_EXAMPLES, dummy_inputs
 from seepage.models.remembered import remembered
@@ -82,16 +82,10 @@ def _seen(model: nn.Module, layer: LinearLayer, later: LinearLayer, spec: InputS
 
 def _modules(model: nn.Module, layer: LinearLayer, later: LinearLayer, spec: InputSpec) -> Elementwise | None:
     """The modules that run between the two, without the rest of the model; None where they are not all."""
-    ran: list[nn.Module] = []
-    leaves = {name: m for name, m in model.named_modules() if name and not list(m.children())}
-
-    def remember(_name: str, module: nn.Module, _args: object, _output: object) -> None:
-        ran.append(module)
-
-    with hooked(leaves, after=remember):
+    with leaves_run(model) as ran:
         outputs, read = _seen(model, layer, later, spec)
-    first = ran.index(model.get_submodule(layer.name))
-    chain = [copy.deepcopy(module).double().eval().requires_grad_(False) for module in ran[first + 1 :]]
+    first = [module for _, module in ran].index(model.get_submodule(layer.name))
+    chain = [copy.deepcopy(module).double().eval().requires_grad_(False) for _, module in ran[first + 1 :]]
 
     def apply(at: Tensor) -> Tensor:
         for module in chain:

@@ -16,6 +16,7 @@ from seepage.models.hugging_face import is_hugging_face
 from seepage.protocol import training_mode
 
 PROBE_TOKENS = 2
+"""Derived: the fewest that attention can mix."""
 
 
 @dataclass(frozen=True)

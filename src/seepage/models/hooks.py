@@ -17,7 +17,7 @@ from seepage.models.probes import run_model
 from seepage.protocol import training_mode
 
 CHUNK = 64
-"""Examples a pass: bounds the activations that are held at a time. Results do not depend on it."""
+"""Examples a pass. Cost: the activations that are held at a time; results do not depend on it."""
 
 
 def modules_of(model: nn.Module, *kinds: type[nn.Module]) -> dict[str, nn.Module]:
@@ -50,6 +50,26 @@ def hooked(
             if after is not None:
                 stack.callback(module.register_forward_hook(partial(after, name)).remove)
         yield
+
+
+@contextmanager
+def leaves_run(model: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
+    """Names and modules without children that run inside the block, in the order in which they end.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    >>> with leaves_run(model) as ran:
+    ...     _ = model(torch.zeros(3, 2, 2))
+    >>> [name for name, _ in ran]
+    ['0', '1']
+    """
+    ran: list[tuple[str, nn.Module]] = []
+    leaves = {name: one for name, one in model.named_modules() if name and not list(one.children())}
+
+    def remember(name: str, module: nn.Module, _args: object, _output: object) -> None:
+        ran.append((name, module))
+
+    with hooked(leaves, after=remember):
+        yield ran
 
 
 @contextmanager

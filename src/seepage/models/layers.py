@@ -24,10 +24,14 @@ from seepage.protocol import training_mode
 from seepage.protocol.widening import model_placement
 
 RELU_PROBES = 4
+"""Passes, at most, that show a ReLU. Cost: a pass there and back each; one shows a layer of
+`ENOUGH_OUTPUTS`."""
 ENOUGH_OUTPUTS = 64
-"""Positive outputs seen of a layer after which it needs no further probe: wide layers are costly to run."""
+"""Positive outputs seen of a layer after which it needs no further probe: wide layers are costly to run.
+Derived: where half of so many pass a gradient on, fewer than `ALIVE_SHARE` do so by a chance below 1e-6."""
 ALIVE_SHARE = 0.2
-"""Share of positive outputs that must pass a gradient on before zeros below count as a ReLU's."""
+"""Share of positive outputs that must pass a gradient on before zeros below count as a ReLU's. Tested:
+test_the_share_of_live_outputs_lies_on_a_plateau."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,9 +25,8 @@ class Step:
 
     name: str
     module: nn.Module
-    in_shape: tuple[int, ...]
     out_shape: tuple[int, ...]
-    """Both without the batch dimension."""
+    """Without the batch dimension."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class LeafCall:
     output: Tensor
 
     def step(self) -> Step:
-        return Step(self.name, self.module, tuple(self.input.shape[1:]), tuple(self.output.shape[1:]))
+        return Step(self.name, self.module, tuple(self.output.shape[1:]))
 
 
 def path_to(model: nn.Module, spec: InputSpec, target: str) -> list[Step]:
@@ -65,7 +64,7 @@ def path_to(model: nn.Module, spec: InputSpec, target: str) -> list[Step]:
                     "reordering or a function in between), so the input cannot be passed through unaltered: "
                     "attack an earlier layer, or use an attack that optimises."
                 )
-            steps.append(Step("", nn.ReLU(), tuple(flowing.shape[1:]), tuple(call.input.shape[1:])))
+            steps.append(Step("", nn.ReLU(), tuple(call.input.shape[1:])))
         if call.name != target:
             steps.append(call.step())
         flowing, before = call.output, f"'{call.name}'"

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 EXACT = 1e-3
-"""Largest error of a value that counts as exact, as a share of its range: half an 8-bit step is 1/510."""
+"""Largest error of a value that counts as exact, as a share of its range. Derived: half an 8-bit step is
+1/510."""
 _COARSER = (torch.bfloat16, torch.float16, torch.float32)
 """Formats that numbers of a wider type may have passed through; the coarsest first."""
 _BLOCK = 1 << 18
-"""Values compared at a time: most updates fail at once, and no copy of a large one is made."""
+"""Values compared at a time. Cost: 1 MB; most updates fail at once, and no copy of a large one is made."""
 
 
 @dataclass(frozen=True)

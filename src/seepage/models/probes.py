@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from seepage.core.errors import DataError, ModelError
 from seepage.core.types import InputSpec, Modality
+from seepage.core.user_code import USER_CODE_ERRORS, reason
 from seepage.protocol.widening import model_placement
 
 PROBE_EXAMPLES = 2
-"""Enough to tell what depends on the example from what does not."""
+"""Derived: enough to tell what depends on the example from what does not."""
 
 
 def dummy_inputs(
@@ -45,13 +46,12 @@ def run_model(model: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:
     """The model's output on `inputs`, or a ModelError in one sentence."""
     try:
         output = model(inputs)
-    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError) as e:
-        reason = (str(e).strip().splitlines() or [type(e).__name__])[0].rstrip(".")
+    except USER_CODE_ERRORS as error:
         raise ModelError(
             f"The model cannot take a batch of shape {tuple(inputs.shape)} in "
-            f"{str(inputs.dtype).removeprefix('torch.')} ({reason}): make the input specification's shape "
-            "fit the model, and let its forward keep to the type of its weights."
-        ) from e
+            f"{str(inputs.dtype).removeprefix('torch.')} ({reason(error)}): make the input specification's "
+            "shape fit the model, and let its forward keep to the type of its weights."
+        ) from error
     if not isinstance(output, Tensor):
         raise ModelError(
             f"The model returns {type(output).__name__} instead of a tensor of logits: wrap it so that "

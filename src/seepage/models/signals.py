@@ -28,7 +28,8 @@ from seepage.protocol import LOSSES, training_mode
 from seepage.protocol.losses import OF_NUMBERS
 
 ROUNDING = 2e-6
-"""Relative error of a backward signal (float32, several layers), against the example's typical signal."""
+"""Relative error of a backward signal, against the example's typical signal. Derived: thirty roundings of
+float32, 6e-8 each, in the layers behind."""
 
 
 class BackwardSignals:

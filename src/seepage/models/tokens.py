@@ -6,10 +6,14 @@ import torch
 from torch import Tensor
 
 _MIXING = (1.0, 2.0**0.5, 3.0**0.5, 5.0**0.5)
-"""A row's hash is this combination of its first components: one number, and different rows lie apart."""
+"""A row's hash is this combination of its first components. Derived: over the rational numbers, roots of
+different primes are independent, so that different rows lie apart."""
 EXACT_LOOK_UP = 1e-5
-"""Distance, relative to a typical row, below which the row that was looked up is the one that was read."""
+"""Distance, relative to a typical row, below which the row that was looked up is the one that was read.
+Derived: a quotient of float32 numbers is off by about 1e-7, and rows of a vocabulary lie about a typical row
+apart."""
 NOT_FOUND = -1
+"""Derived: no token has it."""
 
 
 def tokens_of(embeddings: Tensor, table: Tensor, *, nearest: bool = True) -> tuple[Tensor, Tensor]:

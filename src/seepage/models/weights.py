@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
-import struct
 import warnings
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from seepage.core.errors import ModelError
+from seepage.core.user_code import UNREADABLE
 from seepage.models.torchscript import is_torchscript, read_torchscript
 
 PRETRAINED = "pretrained"
@@ -34,26 +33,6 @@ TORCH_SUFFIXES = (".pt", ".pth", ".th", ".bin", ".ckpt", ".jit")
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 _OF_TRAINING = ("optim", "sched", "scaler")
 """In the names of parts of a checkpoint that are no weights of a model."""
-
-# What damaged or hostile files make the readers raise: the reader of pickles is plain Python, and a flipped
-# byte can take it anywhere.
-UNREADABLE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    SafetensorError,
-    StopIteration,
-    TypeError,
-    ValueError,
-    struct.error,
-    zipfile.BadZipFile,
-)
 
 
 def pretrained_path(name: str) -> Path:
@@ -136,7 +115,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
             f"{file} is not a plain state dict: it is damaged or holds Python objects, of which none was "
             "executed; save model.state_dict() with torch.save, or as safetensors."
         ) from error
-    except UNREADABLE as error:
+    except (*UNREADABLE, SafetensorError) as error:
         raise ModelError(
             f"{file} cannot be read: it is truncated, damaged or no weights file; copy or export it again."
         ) from error

@@ -72,5 +72,10 @@ ATTACKS: dict[str, Entry] = {
         "craft_weights",
         "several_rounds",
     ),
+    "loki": _attack("seepage.attacks.sums.loki:loki", "craft_weights", "different_models"),
+    "scale_mia": _attack("seepage.attacks.sums.scale_mia:scale_mia", "auxiliary_data", "craft_weights"),
+    "class_representatives": _attack(
+        "seepage.attacks.representatives.class_representatives:class_representatives", "auxiliary_data"
+    ),
     "adaptive": _attack("seepage.attacks.adaptive.attack:adaptive"),
 }

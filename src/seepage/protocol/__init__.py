@@ -1,6 +1,6 @@
 """The protocol: local training, partitions, aggregation, threat models and rounds."""
 
-from seepage.protocol.aggregation import AGGREGATIONS, aggregate
+from seepage.protocol.aggregation import aggregate
 from seepage.protocol.local import client, local_batches, local_update, trainable, training_mode
 from seepage.protocol.losses import LOSSES, loss_name
 from seepage.protocol.partition import draw_clients
@@ -18,7 +18,6 @@ from seepage.protocol.threat import (
 )
 
 __all__ = [
-    "AGGREGATIONS",
     "LOSSES",
     "THREATS",
     "Played",

@@ -7,7 +7,7 @@ import torch
 from seepage.core.types import PADDING, Batch, Masking
 
 AS_MASK, AS_ANY = 0.8, 0.5
-"""Of the hidden words, and of those that are left then (Devlin et al. 2019, as Hugging Face has it)."""
+"""Of the hidden words, and of those that are left then. Paper: Devlin et al. 2019, as Hugging Face has it."""
 
 
 def hidden(batch: Batch, masking: Masking | None) -> Batch:

@@ -20,9 +20,9 @@ State = tuple[Tensor, ...]
 Step = Callable[..., State]
 """(number, inputs, labels, *state, differentiable=) to the next state."""
 BETAS, EPS = (0.9, 0.999), 1e-8
-"""Adam's, as in torch.optim."""
+"""Adam's. Derived: torch.optim's own."""
 _CLIP_FLOOR = 1e-6
-"""As in torch.nn.utils.clip_grad_norm_."""
+"""Derived: that of torch.nn.utils.clip_grad_norm_."""
 
 
 def grouped(batches: Sequence[Tensor], training: LocalTraining) -> list[list[Tensor]]:

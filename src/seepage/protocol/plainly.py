@@ -20,13 +20,13 @@ from torch import Tensor
 
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Exchange, Knowledge, LocalTraining, UpdateKind
+from seepage.protocol.optimising import EPS
 
-EPS = 1e-8
-"""Adam's, as in torch.optim."""
 _UNTOUCHED = 1 - 1e-4
 """A gradient shorter than this share of the bound was not clipped. Derived: norms are known better."""
 _READ = 0.01
-"""Relative error up to which an entry of a gradient counts as read."""
+"""Relative error up to which an entry of a gradient counts as read. Tested:
+test_what_counts_as_read_lies_on_a_plateau."""
 _ENOUGH = 0.999
 """Share of the entries that must be read. Derived: one entry in a thousand spoils a row of some hundred."""
 ROUGH = (

@@ -115,7 +115,8 @@ def play(
         crafted = craft(model, tuple(exchanges))
         if crafted is None:
             break
-        if crafted.clients is not None and not (_any_of(crafted) & grants):
+        aims = crafted.clients is not None or bool(crafted.turns)
+        if aims and not (_any_of(crafted) & grants):
             raise NotApplicable(
                 missing_grants(_any_of(crafted) - {Grant.CHOOSE_CLIENTS}, threat, aggregation)
             )
@@ -127,11 +128,13 @@ def play(
                 "protocol's number of clients, or address others."
             )
         # What a dishonest server keeps is never what clients run: a hook on it would see their examples.
-        received = Broadcast(received_model(crafted.model, agreed), number)
-        selected, others = aimed_at, received
+        received = [Broadcast(received_model(m, agreed), number) for m in crafted.turns or (crafted.model,)]
+        selected, others = aimed_at, received[0]
         if crafted.others is not None:
             selected, others = range(len(batches)), Broadcast(received_model(crafted.others, agreed), number)
-        updates = (step(received if c in aimed_at else others, batches[c]) for c in selected)
+        updates = (
+            step(received[c % len(received)] if c in aimed_at else others, batches[c]) for c in selected
+        )
         held.use({c: batches[c] for c in selected})
         exchanges += view.exchanges(
             Broadcast(crafted.model, number), updates, selected, batches, crafted.secret
@@ -141,7 +144,7 @@ def play(
 
 def _any_of(crafted: Crafted) -> frozenset[Grant]:
     """A secure sum over one targeted client would be that client's update; over several it is a sum."""
-    if crafted.others is not None:
+    if crafted.others is not None or crafted.turns:
         return frozenset({Grant.DIFFERENT_MODELS})
     several = {Grant.CHOOSE_CLIENTS} if len(crafted.clients or ()) > 1 else set()
     return frozenset({Grant.TARGET_CLIENT, *several})

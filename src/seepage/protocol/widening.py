@@ -90,7 +90,8 @@ def as_sent(crafted: Crafted, like: nn.Module) -> Crafted:
     if wide_model(like) is like:
         return crafted
     others = None if crafted.others is None else _narrowed(crafted.others, like)
-    return replace(crafted, model=_narrowed(crafted.model, like), others=others)
+    turns = tuple(_narrowed(model, like) for model in crafted.turns)
+    return replace(crafted, model=_narrowed(crafted.model, like), others=others, turns=turns)
 
 
 def _narrowed(crafted: nn.Module, like: nn.Module) -> nn.Module:

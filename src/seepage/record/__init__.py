@@ -3,7 +3,7 @@
 from seepage.core.metric import RANGES, SHARE
 from seepage.record.cell import Cell, ColumnRecord, Cost, Example
 from seepage.record.estimate import Estimate
-from seepage.record.files import refuse_foreign, remove_written, write_atomically
+from seepage.record.files import write_atomically
 from seepage.record.header import (
     SCHEMA_VERSION,
     DefenseRecord,
@@ -15,7 +15,7 @@ from seepage.record.header import (
     ThreatRecord,
     epsilon_text,
 )
-from seepage.record.impact import Association, ClassLeakage, associations, by_class
+from seepage.record.impact import Association, associations, by_class
 from seepage.record.layout import Column, Finding, Layout, LayoutRow
 from seepage.record.logs import AuditLog, RunLog
 from seepage.record.refs import (
@@ -25,14 +25,13 @@ from seepage.record.refs import (
     TRAINING,
     AttackRef,
     DefenseRef,
-    NamedSettings,
     Record,
     cell_id,
     origin_key,
     plain,
 )
-from seepage.record.sealing import seal, unseal
-from seepage.record.store import RunFolder, read_record, write_record
+from seepage.record.sealing import seal
+from seepage.record.store import RunFolder, write_record
 from seepage.record.summary import AttackSummary, summarise
 
 __all__ = [
@@ -48,7 +47,6 @@ __all__ = [
     "AttackSummary",
     "AuditLog",
     "Cell",
-    "ClassLeakage",
     "Column",
     "ColumnRecord",
     "Cost",
@@ -62,7 +60,6 @@ __all__ = [
     "Kind",
     "Layout",
     "LayoutRow",
-    "NamedSettings",
     "NotTried",
     "Record",
     "RunFolder",
@@ -75,12 +72,8 @@ __all__ = [
     "epsilon_text",
     "origin_key",
     "plain",
-    "read_record",
-    "refuse_foreign",
-    "remove_written",
     "seal",
     "summarise",
-    "unseal",
     "write_atomically",
     "write_record",
 ]

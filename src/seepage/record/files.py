@@ -39,6 +39,11 @@ def _make_folder(path: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
+def printable(text: str) -> str:
+    """A text of somebody else's file on one short line of a sentence."""
+    return "".join(c if c.isprintable() else " " for c in text)[:120]
+
+
 def refuse_foreign(folder: Path) -> None:
     """Nothing is written among files that are not a run's."""
     if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):

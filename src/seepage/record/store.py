@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from seepage.core.errors import LogError
 from seepage.record.cell import Cell
 from seepage.record.earlier import earlier_format, remove_earlier
-from seepage.record.files import refuse_foreign, remove_run, write_atomically
+from seepage.record.files import printable, refuse_foreign, remove_run, write_atomically
 from seepage.record.header import SCHEMA_VERSION, RunHeader
 from seepage.record.sealing import file_checksum, seal, unseal
 
@@ -50,8 +50,7 @@ def read_record(
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(p) for p in first["loc"]) or "the whole file"
-        where = _printable(place)[:80]  # keys come from the file
-        reason = f"{where}: {first['msg']}"
+        reason = f"{printable(place)}: {first['msg']}"  # keys come from the file
     except ValueError as error:
         reason = str(error)
     except OSError as error:
@@ -62,10 +61,6 @@ def read_record(
 def write_record(path: Path, record: BaseModel) -> None:
     """With its checksum."""
     write_atomically(path, seal(record.model_dump_json(indent=1).encode()))
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _plain_name(name: str) -> str:
@@ -164,7 +159,7 @@ class RunFolder:
         if written.schema_version != SCHEMA_VERSION:
             version = str(written.written_by or written.packages.get("seepage", "another version"))[:40]
             raise LogError(
-                f"'{self.path}' was written by seepage {_printable(version)} with log schema "
+                f"'{self.path}' was written by seepage {printable(version)} with log schema "
                 f"{written.schema_version}, this version reads {SCHEMA_VERSION}: run the audit again with "
                 "--fresh or another --out, or read it with that version."
             )

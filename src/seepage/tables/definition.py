@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from seepage.core.errors import SpecError
 from seepage.core.registry import Entry, Registry, unknown
-from seepage.engine.spec import Count, CountFromZero, Switch, explain, read_toml
+from seepage.engine.written import Count, CountFromZero, Switch, read_toml, validated
 from seepage.names import tables as names
 from seepage.record import Column, Finding
 
@@ -142,12 +142,8 @@ def merge(general: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, A
 
 def parse_table(values: Mapping[str, Any], *, source: str = "the table") -> TableDefinition:
     """Validate a table given as a dict; what is wrong with it is one sentence."""
-    try:
-        return TableDefinition.model_validate(
-            {**values, **{k: _filled(values, k) for k in _SHARED if k in values}}
-        )
-    except ValidationError as error:
-        raise SpecError(f"{source}: {explain(error, TableDefinition)}") from None
+    filled = {key: _filled(values, key) for key in _SHARED if key in values}
+    return validated(TableDefinition, {**values, **filled}, source)
 
 
 _SHARED = ("notes", "columns")

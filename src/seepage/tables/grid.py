@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
-from seepage.core.errors import DataError, ModelError, SpecError
+from seepage.core.errors import DataError, ModelError
 from seepage.data import load_data
 from seepage.engine.grid import Grid, Point, TrainingSpec
-from seepage.engine.spec import AuditSpec, DataSpec, explain, parse_spec
+from seepage.engine.spec import AuditSpec, DataSpec, parse_spec
+from seepage.engine.written import validated
 from seepage.models.weights import PRETRAINED, pretrained_path
 from seepage.record import BASELINE, Layout, LayoutRow
 from seepage.tables.definition import GroupDefinition, RowDefinition, TableDefinition, merge, rows_of
@@ -80,10 +79,7 @@ def _training(wanted: Any, table: TableDefinition) -> TrainingSpec | None:
     """What a row trains for its accuracy, as a study's points do; None: nothing."""
     if wanted is None:
         return None
-    try:
-        return TrainingSpec.model_validate(wanted)
-    except ValidationError as error:
-        raise SpecError(f"table '{table.title}', training: {explain(error, TrainingSpec)}") from None
+    return validated(TrainingSpec, wanted, f"table '{table.title}', training")
 
 
 def _fed(model: Any, data: dict[str, Any]) -> Any:

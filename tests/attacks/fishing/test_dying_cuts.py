@@ -60,8 +60,9 @@ def test_one_example_of_many_is_alone_after_few_queries() -> None:
 
 
 def test_a_batch_of_every_class_is_said_to_have_no_free_row() -> None:
+    """Where the layer before the last is a convolution; a dense one cuts by itself (`gated_cuts`)."""
     batch = images(20, labels=[*range(10)] * 2)
-    catch, played = fish(binary_fishing(), dense_net(), [batch], known_to(local=steps(epochs=3)))
+    catch, played = fish(binary_fishing(), conv_net(), [batch], known_to(local=steps(epochs=3)))
     assert not catch.fished and played.rounds == 1 and "every class is in the batch" in catch.notes[-1]
 
 
@@ -80,7 +81,7 @@ def test_an_example_of_the_cutting_row_s_class_is_noticed() -> None:
         for seed in range(4):
             batch = images(16, labels=labels, seed=seed)
             attack = feature_fishing(target_class=2, queries=20)
-            catch, _ = fish(attack, dense_net(), [batch], known_to(local=steps(epochs=2)))
+            catch, _ = fish(attack, conv_net(), [batch], known_to(local=steps(epochs=2)))
             assert not any(f.isolated for f in catch.fished)
             assert catch.queries == 1  # seen in the first answer, before anything diverges
 
@@ -88,7 +89,7 @@ def test_an_example_of_the_cutting_row_s_class_is_noticed() -> None:
 def test_a_changed_update_is_noticed() -> None:
     batch = images(len(MIXED), labels=MIXED)
     known, attack = known_to(local=steps(epochs=3)), one_shot_binary_fishing()
-    _, played = fish(attack, dense_net(), [batch], known)
+    _, played = fish(attack, conv_net(), [batch], known)
     for factor in (0.5, 1.01):
         changed = [
             dataclasses.replace(
@@ -106,8 +107,8 @@ def test_classes_are_counted_by_how_the_biases_went_on() -> None:
     for lr, epochs in ((0.01, 2), (0.5, 10)):
         batch = images(30, labels=[1] * 17 + [4] * 12 + [9], seed=1)
         known = known_to(local=steps(lr, epochs=epochs))
-        _, played = fish(one_shot_binary_fishing(), dense_net(), [batch], known)
-        head = find_head(dense_net(), known.input)
+        _, played = fish(one_shot_binary_fishing(), conv_net(), [batch], known)
+        head = find_head(conv_net(), known.input)
         counts = dying_cuts.read_dying_cut(played.exchanges[0], known, head).counts
         assert counts is not None
         assert torch.allclose(counts, batch.labels.bincount(minlength=10).double(), atol=1e-3)

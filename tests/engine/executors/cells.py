@@ -15,7 +15,8 @@ import cloudpickle
 
 from seepage.engine.cell import run_cell
 from seepage.engine.executors import Died, Work
-from seepage.engine.prepare import Prepared, prepare
+from seepage.engine.prepare import prepare
+from seepage.engine.prepared import Prepared
 from seepage.engine.spec import parse_spec
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

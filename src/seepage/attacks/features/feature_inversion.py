@@ -81,7 +81,8 @@ class FeatureInversion(PerUpdateAttack):
                 "'inverting_gradients', which searches for all examples at once."
             )
         problem = pose_problem(exchange, known, num_examples=len(features))
-        found, steps = self._pictures(problem, layer, features, clock)
+        spectrum = Spectrum.of(problem.shape, centre=problem.centre, unit=problem.unit, like=features)
+        found, steps = search_pictures(problem, layer, features, spectrum, clock, steps=self.steps)
         note = (
             f"For each of {len(features)} feature vectors that were read its picture was searched for by "
             f"itself, in {steps} steps: features of the pictures differ from those read by "
@@ -95,25 +96,25 @@ class FeatureInversion(PerUpdateAttack):
             notes=(*read.notes, note),
         )
 
-    def _pictures(
-        self, problem: Problem, layer: LinearLayer, features: Tensor, clock: Clock
-    ) -> tuple[Standing, int]:
-        """Where the search ended, and after how many steps."""
-        front = front_of(problem.model, layer.name)
-        spectrum = Spectrum.of(problem.shape, centre=problem.centre, unit=problem.unit, like=features)
-        with training_mode(problem.model, False):
-            search = partial(approach, front, features, spectrum, problem.shape)
-            steps = clock.steps_that_fit([(1.0, lambda: list(search(1)))], self.steps)
-            for step, standing in enumerate(search(steps)):
-                clock.report(
-                    step=step,
-                    steps=steps,
-                    objective=float(standing.off.median()),
-                    inputs=standing.pictures.unsqueeze(0),
-                )
-                if clock.expired:
-                    break
-        return standing, step
+
+def search_pictures(
+    problem: Problem, layer: LinearLayer, features: Tensor, spectrum: Spectrum, clock: Clock, *, steps: int
+) -> tuple[Standing, int]:
+    """The pictures behind features (k, m) that a layer reads, and after how many steps the search ended."""
+    front = front_of(problem.model, layer.name)
+    with training_mode(problem.model, False):
+        search = partial(approach, front, features, spectrum, problem.shape)
+        steps = clock.steps_that_fit([(1.0, lambda: list(search(1)))], steps)
+        for step, standing in enumerate(search(steps)):
+            clock.report(
+                step=step,
+                steps=steps,
+                objective=float(standing.off.median()),
+                inputs=standing.pictures.unsqueeze(0),
+            )
+            if clock.expired:
+                break
+    return standing, step
 
 
 def feature_inversion(

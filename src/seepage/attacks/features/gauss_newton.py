@@ -23,7 +23,8 @@ INNER = 8
 """Iterations of conjugate gradients in a step. Tested:
 test_constants_of_the_search_for_pictures_lie_on_a_plateau."""
 _SHORTER = (1.0, 0.5, 0.25, 0.1)
-"""Shares of a step that are tried: beyond the kinks of a ReLU network a whole one may lead uphill."""
+"""Shares of a step that are tried: beyond the kinks of a ReLU network a whole one may lead uphill. Cost: a
+pass each; the best of them is taken."""
 
 Front = Callable[[Tensor], Tensor]
 """(k, *shape) pictures in model units to (k, m) features, each by itself."""

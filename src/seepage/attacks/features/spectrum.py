@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 FALL = 1.5
-"""Amplitudes fall as 1 / (1 + f)^FALL, f in half waves over the picture: power as 1/f^3. Natural pictures
-have 1/f^2 to 1/f^3 (Field 1987; Tolhurst et al. 1992). Tried with 1, 1.5 and 2 on three batches of CIFAR-10's
-test images below 3000: 1.5 lies at most .8 dB below the best of them, 1 up to 2.8 and 2 up to 4.5."""
+"""Amplitudes fall as 1 / (1 + f)^FALL, f in half waves over the picture: power as 1/f^3. Paper: natural
+pictures have 1/f^2 to 1/f^3 (Field 1987; Tolhurst et al. 1992). Tried with 1, 1.5 and 2 on three batches of
+CIFAR-10's test images below 3000: 1.5 lies at most .8 dB below the best of them, 1 up to 2.8 and 2 up to
+4.5."""
 CHROMA = 0.2
 """Deviation along an opponent colour over that of the brightness. Paper: Ruderman, Cronin and Chiao 1998,
 .073 over .353 in natural scenes."""
@@ -34,11 +35,12 @@ class Spectrum:
     """(W, W)"""
     colours: Tensor
     """(C, C), symmetric: brightness as it is, differences of channels made smaller."""
-    centre: float
+    centre: float | Tensor
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], *, centre: float, unit: float, like: Tensor) -> Spectrum:
-        """
+    def of(cls, shape: tuple[int, ...], *, centre: float | Tensor, unit: float, like: Tensor) -> Spectrum:
+        """centre: of all pictures, or (k, C, H, W) of each.
+
         >>> spectrum = Spectrum.of((3, 8, 6), centre=0.5, unit=0.25, like=torch.zeros(1))
         >>> drawn = spectrum.picture(torch.randn(400, 3, 8, 6, generator=torch.Generator().manual_seed(0)))
         >>> 0.23 < drawn.std().item() < 0.27

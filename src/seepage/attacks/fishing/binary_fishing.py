@@ -31,6 +31,15 @@ from seepage.attacks.fishing.dying_cuts import (
     read_dying_cut,
     takes_several_epochs,
 )
+from seepage.attacks.fishing.gated_cuts import Gate, alone_under, gated_cut
+from seepage.attacks.fishing.gated_search import (
+    Search,
+    added,
+    fished_between,
+    main_searches,
+    next_query,
+    searches,
+)
 from seepage.attacks.fishing.head import (
     Head,
     read_head,
@@ -77,6 +86,13 @@ class BinaryFishing(Cutting):
     ) -> Crafted | None:
         """In several local steps: below everybody first, then cuts (`dying_cuts`)."""
         everyone, dying = self.everyone(model, history, known, head, self.target_class)
+        if isinstance(dying, Gate):
+            wish = next_query(self._searches(history, known, head), self._next, self.all_of_them)
+            row, theta = (self.target_class, -math.inf) if not history else wish or (0, math.inf)
+            if theta == math.inf:
+                return None
+            hook = Hook(target=row, theta=theta, direction=dying.w, dying=dying)
+            return self.send(gated_cut(everyone, head, row, dying, theta), hook)
         theta, row, state = -math.inf, self.target_class, None
         if history:
             last = next(e for e in reversed(history) if e.clients == history[0].clients)
@@ -87,6 +103,9 @@ class BinaryFishing(Cutting):
             theta, row = wanted, state.next_row
         hook = Hook(target=row, theta=theta, direction=dying.u, progress=state, dying=dying)
         return self.send(dying_cut(everyone, head, row, dying, theta), hook)
+
+    def _searches(self, history: Sequence[Exchange], known: Knowledge, head: Head) -> list[Search]:
+        return searches([e for e in history if e.clients == history[0].clients], known, head)
 
     def _after_dying(self, exchange: Exchange, known: Knowledge, head: Head, before: State | None) -> State:
         hook: Hook = exchange.secret
@@ -141,6 +160,8 @@ class BinaryFishing(Cutting):
         model = party[0].broadcast.model
         head = self.head(model, known)
         dying = party[0].secret.dying
+        if isinstance(dying, Gate):
+            return self._fish_gated(exchanges, index, known, head, dying)
         direction = chosen_direction(head, self.feature, seed=known.seed) if dying is None else dying.u
         state: State | None = None
         for exchange in party:
@@ -161,6 +182,45 @@ class BinaryFishing(Cutting):
             class_counts=state.counts,
             mixed=tuple(part.count for part in groups) if self.all_of_them else (),
             notes=(*notes, *self._result_notes(state, state.sharp, len(single), groups)),
+        )
+
+    def _fish_gated(
+        self,
+        exchanges: Sequence[Exchange],
+        index: Sequence[int],
+        known: Knowledge,
+        head: Head,
+        gate: Gate,
+    ) -> Catch:
+        """One search, or two under different rows, of which the second adds the first row's class."""
+        party = [exchanges[i] for i in index]
+        found = searches(party, known, head)
+        notes = [*aggregate_note(party[0]), *_party_note(exchanges, party[0])]
+        counts = found[0].reading.counts
+        if any(one.state.trouble for one in found) or found[-1].state.sharp is None:
+            why = next((s.state.trouble for s in found if s.state.trouble), "The rounds ended too early.")
+            return Catch(fished=(), queries=len(party), class_counts=counts, notes=(*notes, why))
+        alone = alone_under(party[0].broadcast.model, head, self.target_class, gate, 1.0)
+        told_of: dict[str, Any] = {"alone": alone, "label": self.target_class}
+        fished: list[Fished] = []
+        groups = 0
+        for search in main_searches(found):
+            assert search.state.tree is not None and search.state.sharp is not None
+            single = [p for p in search.state.tree.intervals if is_isolated(p, search.state.sharp)]
+            groups += sum(p.count for p in search.state.tree.intervals if p not in single)
+            more = [fished_between(p, search, party, known, head, gate, **told_of) for p in single]
+            fished = added(fished, more, gate)
+        fished = fished if self.all_of_them else fished[:1]
+        told = (
+            f"{len(party)} queries, {len(fished)} example(s) alone between two cuts, whatever their class: a "
+            "row shows all classes but its own."
+        )
+        rest = f"{groups} example(s) of a search were not isolated before it ended, or are tied."
+        return Catch(
+            fished=tuple(replace(f, source=index[f.source]) for f in fished),
+            queries=len(party),
+            class_counts=counts,
+            notes=(*notes, told, *([rest] if groups and self.all_of_them else [])),
         )
 
     def _between(

@@ -153,6 +153,39 @@ def begin_below(
     return _one_interval(state, ends, direction=direction, beta=beta, epsilon=epsilon)
 
 
+def begin_gated(
+    reading: HeadReading,
+    row: int,
+    *,
+    counts: Tensor,
+    examples: int,
+    direction: Tensor,
+    beta: float,
+    epsilon: float,
+) -> State:
+    """The state after a query below everybody whose row catches all but its own class (`gated_cuts`).
+
+    The search is among the others: `examples` and `counts` of the state leave that class out.
+    """
+    assert reading.weight is not None
+    rest = examples - float(counts.round()[row])
+    # not a number, of either: no plain first step of one batch
+    trouble = "" if abs(reading.weight - rest) <= WHOLE else _DEFENDED
+    others = counts.clone()
+    others[row] = 0.0
+    state = State(
+        asked=(Asked(row, -math.inf, reading.weight, reading.features),),
+        examples=0 if trouble else round(rest),
+        counts=others,
+        pattern=class_pattern(reading, row),
+        trouble=trouble,
+        absent=row,
+    )
+    if trouble or not state.examples:
+        return state
+    return _one_interval(state, (((1, 0),), ()), direction=direction, beta=beta, epsilon=epsilon)
+
+
 def advance(
     state: State, reading: HeadReading, *, theta: float, direction: Tensor, beta: float, epsilon: float
 ) -> State:

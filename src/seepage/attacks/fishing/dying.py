@@ -51,9 +51,10 @@ _LOWERED = 4.0
 """Times what would make the units negative, that one caught example of `_MOST` lowers them by. Tested as
 above."""
 _MOST = 256
-"""Examples in one local step that are reckoned with where the server does not know their number."""
+"""Examples in one local step that are reckoned with where the server does not know their number. A choice:
+the largest local batches in use."""
 _STEPS = 10
-"""Local steps without a catch that are reckoned with."""
+"""Local steps without a catch that are reckoned with. A choice: more than deployments of one epoch have."""
 _MOVED = (1.0, 0.03, 0.001)
 """Lengths of the step of all layers below over that of their weights, in a batch of `_MOST`; the first that
 the model dies at is taken. Derived: where they move as far as they are long, rounding takes no digit of the

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.fishing.catch import Catch, Fished, inner_attack
 from seepage.attacks.fishing.dying_cuts import takes_several_epochs
+from seepage.attacks.fishing.gated_cuts import SHARP, Gate
 from seepage.attacks.fishing.head import Head, find_head, head_features
 from seepage.attacks.fishing.shared import Cutting, aggregate_note, chosen_direction, hooked
 from seepage.attacks.fishing.tail import Tail, fished_tail, next_tail_cut, read_tail
@@ -67,10 +68,11 @@ class FeatureFishing(Cutting):
         if several:  # along -u, whatever the class (`dying_cuts`)
             row = (self.target_class + 1) % head.classes
             model, dying = self.everyone(model, history, known, head, row)
-            direction, beta = -dying.u, dying.gamma
+            gated = isinstance(dying, Gate)
+            direction, beta = (-dying.w, SHARP) if isinstance(dying, Gate) else (-dying.u, dying.gamma)
         if self.searching:
             tails = [read_tail(e, known, head, beta=beta) for e in history if e.clients == history[0].clients]
-            if several and tails and tails[0].others:
+            if several and not gated and tails and tails[0].others:
                 return None  # one of the row's class would raise the layer, and training diverge
             theta = next_tail_cut(tails, beta=beta)
         else:

@@ -18,6 +18,7 @@ from seepage.models.probes import dummy_inputs, run_model
 from seepage.protocol import trainable, training_mode
 
 _PROBES = 8
+"""Made-up inputs. Cost: one pass forward for all of them."""
 
 LIVES = (
     "clients take several local steps, and the layer before the classification layer cannot be made to die "

@@ -17,15 +17,16 @@ from seepage.models.probes import dummy_inputs, run_model
 from seepage.protocol import trainable, training_mode
 
 USUAL_ALPHA = 1000.0
-"""Wen et al. 2022, Section 3.1."""
+"""Paper: Wen et al. 2022, Section 3.1."""
 _STEP = 10.0
 """Length of a lone example's step over that of the weights it is added to. Derived: of n examples' mean it is
 10 / n, and 1 / n > eps / 1e-3 in single precision up to n = 8000. Tested:
 test_the_loudness_lies_on_a_plateau."""
 _ROOM = 100.0
-"""Times the largest logit of made-up inputs that alpha exceeds the target class's. Nothing is lost by a large
-one: see `head.class_head`."""
+"""Times the largest logit of made-up inputs that alpha exceeds the target class's. Derived: a softmax at 100
+is 0 or 1 in float32; nothing is lost by a larger one, see `head.class_head`."""
 _PROBES = 4
+"""Made-up inputs. Cost: one pass forward for all of them."""
 
 
 def loudness(model: nn.Module, head: Head, target: int, known: Knowledge) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from seepage.attacks.fishing.bisection import State
 from seepage.attacks.fishing.catch import REQUIRED, Catch, invert_catch
 from seepage.attacks.fishing.dying import Dying
 from seepage.attacks.fishing.dying_cuts import dying_cut, dying_everyone, takes_several_epochs
+from seepage.attacks.fishing.gated_cuts import Gate, gated_cut, gated_everyone
 from seepage.attacks.fishing.head import (
     Head,
     check_batch_independence,
@@ -49,7 +50,7 @@ class Hook:
     loud: float = 1.0
     """Class fishing: times the model's own row."""
     dying: Any = None
-    """In several local steps: how the answer is read (`dying.Dying`)."""
+    """In several local steps: how the answer is read (`dying.Dying`, `gated_cuts.Gate`)."""
     mean_of_steps: bool = False
     """Moderate fishing in several local steps: their mean is read as if it were the first one's gradient."""
     notes: tuple[str, ...] = ()
@@ -144,24 +145,40 @@ class Cutting(Fishing):
                     "clients take several local steps, where a cut lies along a direction of the crafted "
                     "network's own: leave theta and feature out (queries = 20 searches for the cut)."
                 )
-            dying_everyone(model, head, self.target_class, known)
+            self.everyone(model, (), known, head, self.target_class)
         else:
             super().check_steps(model, known, head)
 
     def everyone(
         self, model: nn.Module, history: Sequence[Exchange], known: Knowledge, head: Head, row: int
-    ) -> tuple[nn.Module, Dying]:
-        """In several local steps: the network that dies, the same in every query."""
+    ) -> tuple[nn.Module, Dying | Gate]:
+        """In several local steps: the network that dies, the same in every query.
+
+        A dense layer before the last one cuts by itself, whatever classes are in the batch (`gated_cuts`);
+        otherwise the head must, and needs a class that is not there (`dying_cuts`).
+        """
         if history:
             return history[0].broadcast.model, history[0].secret.dying
-        return dying_everyone(model, head, row, known)
+        try:
+            return gated_everyone(model, head, row, known)
+        except NotApplicable:
+            return dying_everyone(model, head, row, known)
 
     def send_dying(
-        self, everyone: nn.Module, head: Head, dying: Dying, row: int, theta: float, **more: Any
+        self,
+        everyone: nn.Module,
+        head: Head,
+        dying: Dying | Gate,
+        row: int,
+        theta: float,
+        notes: tuple[str, ...] = (),
     ) -> Crafted:
-        """A cut along -u, below which everybody is caught whom `row`'s class does not hold."""
-        crafted = dying_cut(everyone, head, row, dying, -theta)
-        hook = Hook(target=row, theta=theta, direction=-dying.u, dying=dying, **more)
+        """A cut along -w (or -u), below which everybody is caught whom `row`'s class does not hold."""
+        if isinstance(dying, Gate):
+            crafted, direction = gated_cut(everyone, head, row, dying, -theta), -dying.w
+        else:
+            crafted, direction = dying_cut(everyone, head, row, dying, -theta), -dying.u
+        hook = Hook(target=row, theta=theta, direction=direction, dying=dying, notes=notes)
         return self.send(crafted, hook)
 
     def send_cut(

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from seepage.attacks.fishing.catch import Fished, head_gradient
 from seepage.attacks.fishing.cuts import ALONE, CLEAR, NUDGE, WHOLE
 from seepage.attacks.fishing.dying_cuts import read_dying_cut
+from seepage.attacks.fishing.gated_cuts import SHARP, Gate, alone_under, fished_gated, read_gated
 from seepage.attacks.fishing.head import (
     Head,
     class_pattern,
@@ -82,13 +83,20 @@ def read_tail(exchange: Exchange, known: Knowledge, head: Head, *, beta: float) 
 
 
 def _read_dying_tail(exchange: Exchange, known: Knowledge, head: Head) -> Tail:
-    """In several local steps everybody above the cut weighs 1, if no example is of the row's class."""
-    _, theta, direction = _cut(exchange)
-    read = read_dying_cut(exchange, known, head)
-    size = read.head.weight
+    """In several local steps everybody above the cut weighs 1, if no example is of the row's class; where the
+    layer before cuts, those weigh nothing, and features are what that layer reads.
+    """
+    row, theta, direction = _cut(exchange)
+    if isinstance(exchange.secret.dying, Gate):
+        gated = read_gated(exchange, known, head)
+        reading, sure = gated.as_head(row), gated.counts is not None
+    else:
+        read = read_dying_cut(exchange, known, head)
+        reading, sure = read.head, read.lacks(row)
+    size = reading.weight
     assert size is not None
     caught = size > WHOLE  # not a number: nothing is read off it
-    feature = read.head.features / size if caught else torch.zeros_like(read.head.features)
+    feature = reading.features / size if caught else torch.zeros_like(reading.features)
     mean = float(feature @ direction)
     epsilon = torch.finfo(exchange.update.tensors[head.weight].dtype).eps
     rounding = epsilon * float(feature.norm()) * (exchange.update.num_examples or 1)
@@ -97,7 +105,7 @@ def _read_dying_tail(exchange: Exchange, known: Knowledge, head: Head) -> Tail:
         size=size if caught else 0.0,
         feature=feature,
         mean=mean,
-        others=not read.lacks(exchange.secret.target),
+        others=not sure,
         looks_single=abs(size - 1) <= ALONE and theta - mean >= CLEAR / sharpness(exchange, 1.0) + rounding,
     )
 
@@ -105,7 +113,7 @@ def _read_dying_tail(exchange: Exchange, known: Knowledge, head: Head) -> Tail:
 def sharpness(exchange: Exchange, beta: float) -> float:
     """Of the cut that the exchange answers: the attack's, or that of a network that dies."""
     dying = exchange.secret.dying
-    return beta if dying is None else float(dying.gamma)
+    return beta if dying is None else SHARP if isinstance(dying, Gate) else float(dying.gamma)
 
 
 def _cut(exchange: Exchange) -> tuple[int, float, Tensor]:
@@ -119,6 +127,14 @@ def fished_tail(
 ) -> Fished:
     """The gradient of what a cut caught, under the model in which every input is caught."""
     target, _, direction = _cut(exchange)
+    told: dict[str, Any] = {"isolated": tail.alone, "score": tail.mean, "source": source}
+    queries = exchange.broadcast.round + 1
+    gate = exchange.secret.dying
+    if isinstance(gate, Gate):
+        names = [name for name in exchange.update.tensors if name not in (head.weight, head.bias)]
+        gated = {name: t / gate.gamma for name, t in sent_gradient(exchange, known, names).items()}
+        alone = alone_under(exchange.broadcast.model, head, target, gate, -1.0)
+        return fished_gated(gated, tail.feature, alone, head, gate, target, queries=queries, **told)
     beta = sharpness(exchange, beta)
     model: nn.Module = single_example_model(exchange.broadcast.model, head, target, direction)
     names = [name for name in exchange.update.tensors if name not in (head.weight, head.bias)]
@@ -131,11 +147,9 @@ def fished_tail(
         model=model,
         label=target,
         count=1,
-        isolated=tail.alone,
         feature=tail.feature,
-        score=tail.mean,
-        source=source,
-        queries=exchange.broadcast.round + 1,
+        queries=queries,
+        **told,
     )
 
 

@@ -114,11 +114,14 @@ def vouch(
     kappa: float | None,
     certain: bool = True,
     received: LayerGradient | None = None,
+    at_layer: LayerGradient | None = None,
 ) -> Claims:
     """The candidates that some label explains, and nothing else does within rounding.
 
     certain: also where the model is certain of its prediction, if they lie on an alphabet.
     received: the gradient that was received, where `gradient` has a bias that was made up.
+    at_layer: the layer's own gradient, where `gradient` is that of the inputs which a pass-through carries to
+    it; the candidates' features are what the layer reads.
     """
     count = len(candidates.rows)
     if count == 0 or gradient.scale is None or gradient.steps != 1:
@@ -152,7 +155,8 @@ def vouch(
     labels: list[tuple[int, ...]] = [()] * count
     for k, several in zip(where.tolist(), labelled.match.labels, strict=True):
         labels[k] = several
-    alone, if_declared = _no_other_way(candidates, labeller, received or gradient, labels)
+    sent = received or gradient
+    alone, if_declared = _no_other_way(candidates, labeller, sent, at_layer or sent, labels)
     claimed[where] = fits & alone[where]
     kept = claimed[where].nonzero().squeeze(1)
     claimed[where[kept]] = ~_contradicted(labelled, kept, signals)
@@ -196,7 +200,11 @@ def _same_within_rounding(readings: Readings, asked: Tensor) -> Tensor:
 
 
 def _no_other_way(
-    candidates: Candidates, labeller: Labeller, gradient: LayerGradient, labels: list[tuple[int, ...]]
+    candidates: Candidates,
+    labeller: Labeller,
+    gradient: LayerGradient,
+    at_layer: LayerGradient,
+    labels: list[tuple[int, ...]],
 ) -> tuple[Tensor, bool]:
     """(k,) bool: rounding leaves no value open, and it is no mean of several that are nearly alike; and
     whether that takes the declared number of examples at its word.
@@ -227,7 +235,7 @@ def _no_other_way(
             fine=Residual(gradient).fine and not candidates.differs,
             signals=labeller.signals,
             span=lambda: _span(gradient, labeller.scale),
-            left=lambda rows: _left(gradient, labeller, candidates.features, labels, rows),
+            left=lambda rows: _left(at_layer, labeller, candidates.features, labels, rows),
         ),
     )
     single[which] = known.single

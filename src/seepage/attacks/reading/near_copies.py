@@ -20,6 +20,7 @@ _EXAMPLES = 32
 _PASSES = 1024
 """Passes that the columns share. Cost: time; at least `_COLUMNS` are looked at, the least of which counts."""
 _COLUMNS = 8
+"""Columns that are looked at, at least. Cost: a pass each."""
 _DIGITS = 1.0
 """Last digits that two signals must be apart. Derived: copies whose signals are equal leave products."""
 

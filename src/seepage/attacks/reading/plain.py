@@ -78,7 +78,8 @@ def plain_readings(
     decoded = _decode(found, layer, known.input, model, nearest=not rows_only)
     claims = Claims.none(len(found))
     if not rows_only:
-        decoded, claims = _claims(exchange, replace(known, input=spec), layer, gradient, decoded, readings)
+        told = replace(known, input=spec)
+        decoded, claims = _claims(exchange, told, layer, gradient, received, decoded, readings)
     values, space = decoded.values, decoded.space
     read = Reconstruction(
         values=known.input.to_raw(values) if _is_numeric_input(space, known.input) else values,
@@ -182,6 +183,7 @@ def _claims(
     known: Knowledge,
     layer: LinearLayer,
     gradient: LayerGradient,
+    received: LayerGradient,
     decoded: _Decoded,
     readings: _Readings,
 ) -> tuple[_Decoded, Claims]:
@@ -236,6 +238,7 @@ def _claims(
         gradient,
         signals,
         kappa=expected_kappa(exchange, known),
+        at_layer=None if features.shape[1] == gradient.weight.shape[1] else received,
     )
     if layer.reads == "input":
         settled = (claims.claimed.to(on_alphabet.device) & on_alphabet).unsqueeze(1)

@@ -20,8 +20,10 @@ from seepage.models.probes import dummy_inputs, run_model
 from seepage.protocol import local_update, training_mode
 
 _PROBES = 8
+"""Made-up inputs. Cost: one pass forward for all of them."""
 _FLOOR = -1e4
-"""A bias that no activation makes up for, within the range of float16. Rehearsed on made-up inputs."""
+"""A bias that no activation makes up for. Derived: within the range of float16. Rehearsed on made-up
+inputs."""
 
 
 def dead_model(model: nn.Module, head: Head, known: Knowledge) -> nn.Module:

@@ -20,7 +20,7 @@ MOST_COMBINATIONS = 300_000
 """Of categories followed at a time. Cost: 100 bytes and a microsecond each; where more are open, the batch
 has nearly as many rows as the categories have columns, and nothing is ruled out."""
 SAFE = 10.0
-"""Of what rounding accounts for, to be sure that no true row is lost: the noise bounds an angle,
+"""Of what rounding accounts for, to be sure that no true row is lost. Derived: the noise bounds an angle,
 which the bound overstates by 3 to 30 already, so that 10 and 100 find the same."""
 _BLOCK = 1 << 22
 """Distances at a time. Cost: memory."""

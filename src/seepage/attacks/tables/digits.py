@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 _MOST_DECIMALS = 4
+"""Decimals that columns are written with, at most. Derived: float32 has seven digits, and with more decimals
+none is left for numbers of a thousand and more."""
 _ON = 0.05
 """Share of a step within which a reading counts as on it. Derived: one in ten lies there by chance."""
 _ENOUGH = 6

@@ -16,10 +16,11 @@ from seepage.models.precision import EXACT
 from seepage.protocol.widening import model_placement
 
 PROVEN = 1e-5
-"""Share of the update that a proven batch may leave: float32 leaves 1e-7 times the root of its widths, a
-year of age in one row of 32 about 5e-4."""
+"""Share of the update that a proven batch may leave. Derived: float32 leaves 1e-7 times the root of its
+widths, a year of age in one row of 32 about 5e-4."""
 EXPLAINING = 0.5
-"""Confidence in unclaimed rows that together explain the update; 0 where they do not."""
+"""Confidence in unclaimed rows that together explain the update; 0 where they do not. A choice: any number
+between 0 and 1 does the same."""
 SURE = 20.0
 """Deviations of a number's error that a claimed one leaves room for: smooth networks' own rounding, which the
 rest of the gradient does not show, made errors of up to 6 (GELU, tanh; Adult, seeds 0 and 2)."""

@@ -14,8 +14,8 @@ from torch import Tensor
 from seepage.models.gradients import LayerGradient
 
 LEAST_GAP = 5.0
-"""Neighbouring singular values of pure rounding differ by less than a factor of 2; of rows against it by 100
-and more."""
+"""Derived: neighbouring singular values of pure rounding differ by less than a factor of 2; of rows against
+it by 100 and more."""
 _SILENT = 1e-5
 """Of the weights' gradient: what rounding leaves of a bias before a batch norm in train mode, which has no
 gradient at all. Derived: float32 leaves 1e-7, times the root of a batch of thousands."""

@@ -18,9 +18,10 @@ from seepage.attacks.tables.placing import Placed
 from seepage.attacks.tables.row_space import RowSpace
 
 _ROUNDS = 40
-"""Smooth networks settle in 10 to 20, ReLU networks in 2."""
+"""Smooth networks settle in 10 to 20, ReLU networks in 2. Cost: time."""
 _AS_GOOD = 1.01
-"""What is left of the gradient may grow by so much from one round to the next: rounding of float64."""
+"""What is left of the gradient may grow by so much from one round to the next. Derived: rounding of
+float64."""
 _WHOLE = 0.05
 """How far from a whole number a count may lie. Derived: a wrong label's lies anywhere."""
 

@@ -16,13 +16,14 @@ from seepage.core.types import PADDING
 from seepage.models.blocks import read_at
 
 SENTENCES = 256
-"""Read in one pass: bounds the memory."""
+"""Read in one pass. Cost: memory."""
 SWEEPS = 4
-"""Times that all places are chosen anew; links of true tokens settle in two."""
+"""Times that all places are chosen anew. Cost: time; links of true tokens settle in two."""
 ENDS = 2
-"""Places tried as a sentence's last one besides the whole, by each kind of support: where it falls most."""
+"""Places tried as a sentence's last one besides the whole, by each kind of support: where it falls most.
+Cost: time."""
 REPAIRS = 2000
-"""Sentences with one place changed that are tried where tokens are left over."""
+"""Sentences with one place changed that are tried where tokens are left over. Cost: time."""
 
 
 def sentences(second: Reader, found: Places, links: Tensor, length: int) -> Tensor:

@@ -17,10 +17,11 @@ from seepage.models.probes import dummy_inputs, run_model
 from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN
 
 TIED_GAP = 2.0
-"""Of a tied head: row norms of tokens in the batch over those of others, at least. What others get is a
-probability's share, 1 / vocabulary at random weights; what targets get is 1 / tokens."""
+"""Of a tied head: row norms of tokens in the batch over those of others, at least. Derived: what others get
+is a probability's share, 1 / vocabulary at random weights; what targets get is 1 / tokens."""
 SURE = 0.1
-"""How far from 0 and 1 a place's share in a token's row may be: rounding leaves 1e-5, a second text 0.5."""
+"""How far from 0 and 1 a place's share in a token's row may be. Derived: rounding leaves 1e-5, a second text
+0.5."""
 
 
 HIDDEN = (

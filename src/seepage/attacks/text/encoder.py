@@ -17,9 +17,9 @@ from seepage.core.types import InputSpec
 from seepage.models.blocks import Attention, attention_of
 
 MOST_CANDIDATES = 400
-"""Links are (heads, n, n): with more candidates minutes and gigabytes are needed."""
+"""Links are (heads, n, n). Cost: with more candidates minutes and gigabytes are needed."""
 THINNINGS = 3
-"""Times that the weakest half of the surplus over the rank is put aside."""
+"""Times that the weakest half of the surplus over the rank is put aside. Cost: a reading each."""
 UNIFORM = 0.05
 """How far the weights of attention are from equal, relatively, at least: below, links drown in rounding."""
 

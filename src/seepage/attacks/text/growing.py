@@ -18,9 +18,10 @@ from seepage.core.errors import NotApplicable
 from seepage.models.blocks import Point, read_at
 
 VOCABULARY_CHUNK, PREFIX_CHUNK = 8192, 1024
-"""Rows a pass: bound the memory, and change no result."""
+"""Rows a pass. Cost: they bound the memory, and change no result."""
 SAMPLE = 256
-"""Tokens that show how far from a span what is not in it usually lies."""
+"""Tokens that show how far from a span what is not in it usually lies. Derived: a median over so many is
+known within a tenth of a deviation."""
 MOST_REPEATS = 4
 """Times that a text may begin with the same token. Cost: one more beginning for every text."""
 TIMES_USUAL = 3.0
@@ -29,7 +30,7 @@ TIMES_USUAL = 3.0
 NEAR = 0.3
 """Of what passes, a distance from a soft span at which no wrong beginning was seen there: from .57 on."""
 MOST_PREFIXES = 512
-"""At one position: with more, the test tells nothing apart."""
+"""At one position. Cost: time and memory; with more, the test tells nothing apart."""
 
 
 @dataclass(frozen=True)

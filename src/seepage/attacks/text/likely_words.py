@@ -19,7 +19,7 @@ from seepage.core.types import InputSpec
 from seepage.models.blocks import reading_points
 
 _NORMAL = 1.4826
-"""Standard deviations in a median distance from the median, of a normal distribution."""
+"""Standard deviations in a median distance from the median. Derived: that of a normal distribution."""
 
 
 def likely_words(model: nn.Module, tensors: Mapping[str, Tensor], spec: InputSpec) -> Tensor | None:

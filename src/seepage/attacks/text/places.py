@@ -22,9 +22,9 @@ from seepage.models.blocks import Point, read_at
 from seepage.models.hooks import modules_of
 
 ORTHOGONAL = 2e-5
-"""Cosine: rounding leaves 1e-6, and what is not orthogonal has 1 / sqrt(width), 0.05 in MiniLM."""
+"""Cosine. Derived: rounding leaves 1e-6, and what is not orthogonal has 1 / sqrt(width), 0.05 in MiniLM."""
 NOTHING = 1e-4
-"""Share of a row that is left when all of its words are known: rounding leaves 1e-6."""
+"""Share of a row that is left when all of its words are known. Derived: rounding leaves 1e-6."""
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 FIRST_LOOK = 64
-"""Directions that a whole vocabulary is compared in before what is left is compared in all of them. What lies
-in the span has nothing in any of them, so that more or fewer change the time and not the answer."""
+"""Directions that a whole vocabulary is compared in before what is left is compared in all of them. Cost:
+time. What lies in the span has nothing in any of them, so that more or fewer change the time and not the
+answer."""
 LEAST_GAP = 30.0
-"""Neighbouring singular values of pure rounding differ by less than a factor of 2, of features against it by
-10,000 (GPT-2's size, random weights, 8 to 16 sentences): anything between tells them apart."""
+"""Derived: neighbouring singular values of pure rounding differ by less than a factor of 2, of features
+against it by 10,000 (GPT-2's size, random weights, 8 to 16 sentences): anything between tells them apart."""
 
 
 REPEATED = 10
@@ -22,7 +23,7 @@ SOFT_SHARE = 0.9
 2 to 10 steps at rates of 1e-4 to 1e-2, seed 0: between .7 and .95 of them true features lie at most .3 times
 as far outside as usual ones, below .5 of them farther than wrong beginnings."""
 BISECTIONS = 100
-"""Of the exponent of a positive double: it is settled to its last digits."""
+"""Of the exponent of a positive double. Derived: with so many it is settled to its last digits."""
 SOFT_TOLERANCE = 0.25
 """Of the usual distance, where there is no gap; `growing.grow` keeps the nearest ones."""
 

@@ -17,8 +17,8 @@ from seepage.models.hooks import hooked
 from seepage.protocol import training_mode
 
 NONE = 1e-3
-"""A token's delta relative to the largest, at most, for it to have no target. Rounding leaves 1e-5; a target
-that the model gives a probability of .999 is taken for none, and the proof notices."""
+"""A token's delta relative to the largest, at most, for it to have no target. Derived: rounding leaves 1e-5;
+a target that the model gives a probability of .999 is taken for none, and the proof notices."""
 
 
 def token_targets(model: nn.Module, ids: Tensor, gradients: Mapping[str, Tensor]) -> Tensor | None:
@@ -80,4 +80,4 @@ def _likely(
 
 
 MOST = 512
-"""Classes that are tried one by one, each a pass back through the last layers."""
+"""Classes that are tried one by one. Cost: each is a pass back through the last layers."""

@@ -29,7 +29,7 @@ from seepage.core.registry import lookup
 from seepage.core.types import Exchange, InputSpec, Knowledge, Modality
 from seepage.protocol.widening import model_placement
 
-_LAYER = "inserted_imprint"
+LAYER = "inserted_imprint"
 ASSUMED_STD = 0.12
 """Spread of the mean brightness of natural pictures, as a share of the value range, where no data says.
 Tested: test_constants_of_traps_lie_on_a_plateau."""
@@ -48,16 +48,26 @@ class ImprintedModel(nn.Module):
     ['inserted_imprint', 'inserted_return', 'model']
     """
 
-    def __init__(self, model: nn.Module, *, size: int, bins: int) -> None:
+    def __init__(
+        self, model: nn.Module, *, size: int, bins: int, channels: int = 1, kernels: int = 0
+    ) -> None:
+        """size: values of an input. kernels: of a convolution before the inserted layer; 0: there is none.
+        channels: of an input, where there is one."""
         super().__init__()
-        self.size, self.bins = size, bins
+        self.size, self.bins, self.channels, self.kernels = size, bins, channels, kernels
         device, dtype = model_placement(model)
-        self.inserted_imprint = nn.Linear(size, bins, device=device, dtype=dtype)
+        self.inserted_kernels: nn.Conv2d | None = None
+        seen = size
+        if kernels:
+            self.inserted_kernels = nn.Conv2d(channels, kernels, 1, device=device, dtype=dtype)
+            seen = kernels * (size // channels)
+        self.inserted_imprint = nn.Linear(seen, bins, device=device, dtype=dtype)
         self.inserted_return = nn.Linear(bins, size, bias=False, device=device, dtype=dtype)
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        rungs = torch.relu(self.inserted_imprint(x.flatten(1)))  # (n, bins)
+        seen = x if self.inserted_kernels is None else torch.relu(self.inserted_kernels(x))
+        rungs = torch.relu(self.inserted_imprint(seen.flatten(1)))  # (n, bins)
         back = self.inserted_return(rungs).reshape(x.shape)
         logits: Tensor = self.model(x + back)
         return logits
@@ -88,17 +98,17 @@ class ImprintCrafter:
         generator = torch.Generator().manual_seed(seed)
         rungs, source = self._rungs(known)
         set_ladder(wrapped, known.input, rungs, generator=generator, size=size_of_weights(known))
-        changed = f"The architecture was changed: a dense layer '{_LAYER}' was put before the model."
+        changed = f"The architecture was changed: a dense layer '{LAYER}' was put before the model."
         if self.read == "peel":
             # As small as the ladder's: what is sent of a small weight is rounded less.
             sigma = size_of_weights(known) / wrapped.size
             rows = QuantileCrafter(
-                sigma=sigma, layer=_LAYER, hidden=False, batch_size=None, firing=FIRING["peel"]
+                sigma=sigma, layer=LAYER, hidden=False, batch_size=None, firing=FIRING["peel"]
             )
             bait = rows.craft(wrapped, history, known, seed=seed)
             return replace(bait, secret=replace(bait.secret, notes=(changed, *bait.secret.notes)))
         notes = (changed, f"Its {self.bins} rungs are quantiles of the mean value, judged by {source}.")
-        return Bait(wrapped, Secret(layer=_LAYER, decode=Ladder(), notes=notes))
+        return Bait(wrapped, Secret(layer=LAYER, decode=Ladder(), notes=notes))
 
     def _rungs(self, known: Knowledge) -> tuple[Tensor, str]:
         """(bins,) mean raw values (model values, if that is all the server knows), rising."""
@@ -150,8 +160,15 @@ def set_ladder(
     layer.weight.copy_((size * slope / values).expand(bins, values))
     layer.bias.copy_(size * (offset.mean() - rungs))
     # Equal columns: an example's backward signal is the same on every rung (Fowl et al., Section 3).
-    direction = torch.randn(values, 1, generator=generator) * _STRENGTH / (size * bins)
-    wrapped.inserted_return.weight.copy_(direction.expand(values, bins))
+    set_return(wrapped, size, generator=generator)
+
+
+@torch.no_grad()
+def set_return(wrapped: ImprintedModel, size: float, *, generator: torch.Generator) -> None:
+    """The way back from a layer whose weights were multiplied by `size`."""
+    weight = wrapped.inserted_return.weight
+    direction = torch.randn(len(weight), 1, generator=generator) * _STRENGTH / (size * wrapped.bins)
+    weight.copy_(direction.expand_as(weight))
 
 
 def imprint(

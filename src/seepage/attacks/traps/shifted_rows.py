@@ -29,7 +29,7 @@ from seepage.models.hooks import layer_input
 _USUAL_BATCH = 100
 """Examples behind an update, where nothing says. Paper: Boenisch et al. 2021, Tables 3 and 5."""
 _FIRING = (0.5, 16.0)
-"""Examples of a batch that fire a shifted row: those of `quantile_traps` for peeling."""
+"""Examples of a batch that fire a shifted row. Derived: those of `quantile_traps` for peeling."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,9 @@ from seepage.defenses.entry import Deployment
 from seepage.defenses.frameworks import running
 
 _RUN, _SERVER, _NODE, _TASK = 1, 1, 2, 1
-"""Identities that Flower wants in a message; nothing depends on them."""
+"""Identities that Flower wants in a message. A choice: nothing depends on them."""
 _AN_HOUR = 3600.0
+"""A choice: how long a message that never leaves this process is good for."""
 
 
 def builder(name: str, thing: Any, config: Mapping[str, Any] | None) -> Callable[..., Defense]:

@@ -6,7 +6,7 @@ again.
 """
 
 from seepage.engine.executors.completion import finished, width
-from seepage.engine.executors.opening import ENGINES, Engine, choose, open_executor
+from seepage.engine.executors.opening import Engine, choose, open_executor
 from seepage.engine.executors.work import Died, Work
 
-__all__ = ["ENGINES", "Died", "Engine", "Work", "choose", "finished", "open_executor", "width"]
+__all__ = ["Died", "Engine", "Work", "choose", "finished", "open_executor", "width"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 
 from seepage.core.errors import SpecError
-from seepage.core.registry import lookup
+from seepage.core.registry import unknown
 from seepage.engine.executors.pays import WhenItPays, worthwhile
 
 Engine = str | Executor
@@ -18,61 +19,10 @@ Expected = Sequence[float] | None
 Opener = Callable[[Expected], Executor | None]
 
 
-def _auto(jobs: int | None, scheduler: str | None) -> Opener:
-    from seepage.engine.executors.pool import Pool
-
-    _no_scheduler("auto", scheduler)
-    if jobs is not None:
-        return _pool(jobs, None) if jobs > 1 else _here(None, None)
-
-    def opened(expected: Expected) -> Executor | None:
-        cores = _cores()
-        if expected is None:
-            return WhenItPays(cores, lambda: Pool(cores)) if cores > 1 else None
-        workers = worthwhile(expected, cores)
-        return Pool(workers) if workers > 1 else None
-
-    return opened
-
-
-def _here(jobs: int | None, scheduler: str | None) -> Opener:
-    _no_scheduler("here", scheduler)
-    if jobs not in (None, 1):
-        raise SpecError(f"engine 'here' is this process alone: leave --jobs {jobs} out, or ask for 'pool'.")
-    return lambda expected: None
-
-
-def _pool(jobs: int | None, scheduler: str | None) -> Opener:
-    from seepage.engine.executors.pool import Pool
-
-    _no_scheduler("pool", scheduler)
-    return lambda expected: Pool(jobs or _cores())
-
-
-def _ray(jobs: int | None, scheduler: str | None) -> Opener:
-    from seepage.engine.executors.on_ray import RayExecutor
-
-    if scheduler is not None:
-        raise SpecError(f"Ray takes its address from the environment: set RAY_ADDRESS={scheduler} instead.")
-    _installed("ray", "ray", "Ray")
-    return lambda expected: RayExecutor(jobs)
-
-
-def _dask(jobs: int | None, scheduler: str | None) -> Opener:
-    from seepage.engine.executors.on_dask import DaskExecutor
-
-    _installed("dask", "distributed", "Dask")
-    return lambda expected: DaskExecutor(jobs, scheduler)
-
-
-ENGINES: dict[str, Callable[[int | None, str | None], Opener]] = {
-    "auto": _auto,
-    "here": _here,
-    "pool": _pool,
-    "ray": _ray,
-    "dask": _dask,
-}
+ENGINES = ("auto", "here", "pool", "ray", "dask")
 """auto: a pool where it pays. here: this process. pool: one process for every core of this machine."""
+_PACKAGES = {"ray": ("ray", "Ray"), "dask": ("distributed", "Dask")}
+"""What an engine needs installed, and what that is called."""
 
 
 def choose(engine: Engine, *, jobs: int | None = None, scheduler: str | None = None) -> Opener:
@@ -87,7 +37,39 @@ def choose(engine: Engine, *, jobs: int | None = None, scheduler: str | None = N
         raise SpecError(
             f"engine must be a name or a concurrent.futures.Executor, not {type(engine).__name__}."
         )
-    return lookup(ENGINES, engine, "engine")(jobs, scheduler)
+    if engine not in ENGINES:
+        raise SpecError(unknown("engine", engine, ENGINES))
+    if scheduler is not None and engine == "ray":
+        raise SpecError(f"Ray takes its address from the environment: set RAY_ADDRESS={scheduler} instead.")
+    if scheduler is not None and engine != "dask":
+        raise SpecError(f"engine '{engine}' has no scheduler: add --engine dask to use {scheduler}.")
+    if engine == "here" and jobs not in (None, 1):
+        raise SpecError(f"engine 'here' is this process alone: leave --jobs {jobs} out, or ask for 'pool'.")
+    package, name = _PACKAGES.get(engine, ("", ""))
+    if package and find_spec(package) is None:
+        raise SpecError(f"engine '{engine}' needs {name}: pip install 'seepage[{engine}]'.")
+    return partial(_opened, engine, jobs, scheduler)
+
+
+def _opened(engine: str, jobs: int | None, scheduler: str | None, expected: Expected) -> Executor | None:
+    if engine == "dask":
+        from seepage.engine.executors.on_dask import DaskExecutor
+
+        return DaskExecutor(jobs, scheduler)
+    if engine == "ray":
+        from seepage.engine.executors.on_ray import RayExecutor
+
+        return RayExecutor(jobs)
+    from seepage.engine.executors.pool import Pool
+
+    workers = 1 if engine == "here" else jobs or _cores()
+    if engine == "pool":
+        return Pool(workers)
+    if engine == "auto" and jobs is None and expected is not None:
+        workers = worthwhile(expected, workers)
+    elif engine == "auto" and jobs is None and workers > 1:
+        return WhenItPays(workers, lambda: Pool(workers))
+    return Pool(workers) if workers > 1 else None
 
 
 @contextmanager
@@ -112,16 +94,6 @@ def open_executor(
     opened = choose(engine, jobs=jobs, scheduler=scheduler)(expected)
     with nullcontext(opened) if opened is None or opened is engine else opened:
         yield opened
-
-
-def _no_scheduler(engine: str, scheduler: str | None) -> None:
-    if scheduler is not None:
-        raise SpecError(f"engine '{engine}' has no scheduler: add --engine dask to use {scheduler}.")
-
-
-def _installed(engine: str, package: str, name: str) -> None:
-    if find_spec(package) is None:
-        raise SpecError(f"engine '{engine}' needs {name}: pip install 'seepage[{engine}]'.")
 
 
 def _cores() -> int:

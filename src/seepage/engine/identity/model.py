@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from seepage.core.checkpoint import sketch
 from seepage.core.types import InputSpec, Modality
+from seepage.core.user_code import USER_CODE_ERRORS
 from seepage.engine.identity.functions import MAIN
 from seepage.engine.identity.hashing import digest, is_plain
+from seepage.protocol import training_mode
 
 _EXAMPLES = 4
 _TORCH_S = frozenset(vars(nn.Module()))
@@ -69,23 +71,14 @@ def behaviour(model: nn.Module, spec: InputSpec) -> tuple[str, ...]:
     >>> behaviour(net, spec) == behaviour(net, spec), behaviour(net, spec) == behaviour(smooth, spec)
     (True, False)
     """
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     try:
-        with _settled():
+        with training_mode(model, False), _settled():
             found = _probe(model, spec)
-        with _settled():
+        with training_mode(model, False), _settled():
             again = _probe(model, spec)
-    except _FAILURES as error:
+    except USER_CODE_ERRORS as error:
         return (f"cannot be run: {type(error).__name__}",)
-    finally:
-        for module, training in modes.items():
-            module.training = training
     return found if found == again else (_NOT_REPEATABLE,)
-
-
-_FAILURES = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-"""What a user's forward pass raises where it does not fit; then its code and weights must do."""
 
 
 def _probe(model: nn.Module, spec: InputSpec) -> tuple[str, ...]:

@@ -136,6 +136,7 @@ class IsolatedAttack(Attack):
             Token(name),
             None if clients is None else tuple(int(c) for c in clients),
             None if others is None else rebuilt(others, model),
+            tuple(rebuilt(one, model) for one in answer.get("turns") or ()),
         )
 
     def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:

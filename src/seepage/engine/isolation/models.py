@@ -12,12 +12,16 @@ from torch import Tensor, nn
 from seepage.attacks.traps.imprint import ImprintedModel
 from seepage.core.errors import AttackError
 
+_INSERTED = ("size", "bins", "channels", "kernels")
+
 
 def described(crafted: nn.Module, honest: nn.Module) -> dict[str, Any]:
     """The weights, whether they are the honest ones, and the one change of architecture that is known."""
     if crafted is honest:
         return {"honest": True}
-    inserted = {"size": crafted.size, "bins": crafted.bins} if isinstance(crafted, ImprintedModel) else None
+    inserted = None
+    if isinstance(crafted, ImprintedModel):
+        inserted = {name: getattr(crafted, name) for name in _INSERTED}
     return {"honest": False, "weights": dict(crafted.state_dict()), "inserted": inserted}
 
 
@@ -28,7 +32,7 @@ def rebuilt(description: Mapping[str, Any], honest: nn.Module) -> nn.Module:
     model: nn.Module = copy.deepcopy(honest)
     inserted = description.get("inserted")
     if inserted is not None:
-        model = ImprintedModel(model, size=int(inserted["size"]), bins=int(inserted["bins"]))
+        model = ImprintedModel(model, **{name: int(inserted[name]) for name in _INSERTED})
     weights = description.get("weights")
     own = model.state_dict()
     if not isinstance(weights, dict) or set(weights) != set(own):

@@ -93,8 +93,10 @@ class Session:
         self.models[number] = crafted.model
         self.secrets[number] = crafted.secret
         clients = None if crafted.clients is None else [int(client) for client in crafted.clients]
-        others = None if crafted.others is None else described(crafted.others, self.models[model])
-        return {**described(crafted.model, self.models[model]), "clients": clients, "others": others}
+        honest = self.models[model]
+        others = None if crafted.others is None else described(crafted.others, honest)
+        turns = [described(one, honest) for one in crafted.turns]
+        return {**described(crafted.model, honest), "clients": clients, "others": others, "turns": turns}
 
     def reconstruct(self, *, exchanges: list[int], seed: int) -> Any:
         import time

@@ -18,7 +18,8 @@ from seepage.protocol import training_mode
 Behaviour = Callable[[nn.Module, "Probe"], Reading]
 
 _GRAIN = 4
-"""Pixels a side for each random value of smooth noise. No plateau test yet."""
+"""Pixels a side for each random value of smooth noise. Tested:
+test_constants_of_behaviour_detectors_lie_on_a_plateau."""
 
 
 class Probe:

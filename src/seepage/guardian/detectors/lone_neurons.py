@@ -9,7 +9,7 @@ from seepage.guardian.detectors.calibrated import Reading, most_striking
 from seepage.guardian.detectors.harmless import Probe, behaviour_detector, recorded
 
 _BATCH = 32
-"""Harmless inputs. No plateau test yet."""
+"""Harmless inputs. Tested: test_constants_of_behaviour_detectors_lie_on_a_plateau."""
 _LEAST_NEURONS = 16
 """Neurons of a layer that is judged. Derived: with fewer, one lone neuron is already more than 6 % of
 them."""

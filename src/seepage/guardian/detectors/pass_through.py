@@ -23,14 +23,15 @@ from seepage.guardian.detectors.calibrated import Reading, weight_detector
 from seepage.guardian.detectors.layers import WeightLayer, is_recurrent, mixing_convolutions, of_kind
 
 _PEAK = 0.99
-"""Share of a row's energy in its largest entry. No plateau test yet."""
+"""Share of a row's energy in its largest entry. Tested:
+test_constants_of_weight_detectors_lie_on_a_plateau."""
 _RAREST = 1e-12
 """Smallest probability that is reckoned with. Derived: nine rows of it reach `_MOST_SURPRISE`."""
 _ABOVE_PRUNED = 3.0
-"""A lone weight is made, not left over, if it is so many times the smallest that pruning left elsewhere.
-No plateau test yet."""
+"""A lone weight is made, not left over, if it is so many times the smallest that pruning left elsewhere. No
+plateau test yet."""
 _FEW = 4
-"""Weights of a row that count as nearly one. No plateau test yet."""
+"""Weights of a row that count as nearly one. Tested: test_constants_of_weight_detectors_lie_on_a_plateau."""
 _MOST_SURPRISE = 100.0
 """Largest score. Derived: a decimal logarithm of probabilities; beyond, all are impossible."""
 

@@ -22,7 +22,8 @@ _BATCH = 96
 _VALUES = 48
 """Input values whose arrival is looked for. Cost: time."""
 _LOW_SHARE = 0.25
-"""The score is that of the quarter of values that arrives worst. No plateau test yet."""
+"""The score is that of the quarter of values that arrives worst. Tested:
+test_constants_of_behaviour_detectors_lie_on_a_plateau."""
 _FEW = 2
 """Weights of a filter that pass a value on by themselves. Derived: with one other weight, half of what
 arrives is still the value."""

@@ -22,10 +22,10 @@ _ROWS = 64
 _ROWS_OF_MAPS = 16
 """Rows that are looked at in every feature map. Cost: each is sorted once for each map."""
 _LEAST_PAIRS = 8
-"""Pairs of weights of a row that is judged. No plateau test yet."""
+"""Pairs of weights of a row that is judged. Tested: test_constants_of_weight_detectors_lie_on_a_plateau."""
 _LOW_SHARE = 0.1
-"""The score is that of the tenth of rows that looks most like a trap: not all rows need be crafted. No
-plateau test yet."""
+"""The score is that of the tenth of rows that looks most like a trap: not all rows need be crafted. Tested:
+test_constants_of_weight_detectors_lie_on_a_plateau."""
 _UNPAIRED = 1.0
 """The spread of a row that was not crafted. Derived: what independent halves have, see `half_spreads`."""
 _SMALLEST = 1e-7
@@ -37,8 +37,8 @@ _LEAST_COPIES = 2
 """Rows that are copies, from which on the layer is crafted. Derived: for one row the chance is below
 _COPIED^8, so for two there is none."""
 _ONE_SIZE = 1e-3
-"""Scatter of the logarithms, below which all weights are one size, as in sign-quantised models. No plateau
-test yet."""
+"""Scatter of the logarithms, below which all weights are one size, as in sign-quantised models. Tested:
+test_constants_of_weight_detectors_lie_on_a_plateau."""
 
 
 def trap_rows() -> Detector:

@@ -80,6 +80,11 @@ class Curious(AroundStrategy):
         self._honest, self._sent = None, {}
         if crafted is None:
             return messages
+        if crafted.turns:
+            raise SpecError(
+                "this attack sends every client a model of its own under a secure sum, and this strategy "
+                "sees single updates: choose an attack that sends one model, such as quantile_traps."
+            )
         _refuse_other_layers(crafted.model, honest)
         record = state_record({name: t.detach().cpu() for name, t in crafted.model.state_dict().items()})
         for number, message in enumerate(messages):

@@ -13,7 +13,9 @@ from seepage.core.types import InputSpec
 from seepage.models.shapes import image_shape
 
 LITE0_MEAN = (127 / 255,) * 3
+"""Derived: pixels scaled to (255 x - 127) / 128, as the checkpoint was trained on them."""
 LITE0_STD = (128 / 255,) * 3
+"""Derived: as above."""
 _STAGES = (
     # blocks, kernel, stride, expansion, channels
     (1, 3, 1, 1, 16),
@@ -24,7 +26,9 @@ _STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
+"""Paper: Tan & Le 2019, Table 1, as its lite variant has it."""
 _STEM, _FEATURES = 32, 1280
+"""Paper: as above."""
 
 
 class SameConv2d(nn.Conv2d):

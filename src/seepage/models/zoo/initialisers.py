@@ -18,7 +18,8 @@ from seepage.core.errors import ModelError
 from seepage.core.registry import unknown
 
 KERAS_TRUNCATION_FACTOR = 0.87962566103423978
-"""Standard deviation of a unit normal truncated at two: Keras divides by it, to get the wanted one back."""
+"""Derived: the standard deviation of a unit normal truncated at two; Keras divides by it, to get the wanted
+one back."""
 
 NORM_LAYERS = (
     nn.modules.batchnorm._NormBase,
@@ -75,6 +76,7 @@ INITIALISERS: dict[str, Initialiser] = {
     "gaussian_1": gaussian(1.0),
     "gaussian_2": gaussian(2.0),
 }
+"""Paper: Boenisch et al. 2021, Table 2."""
 
 
 @torch.no_grad()

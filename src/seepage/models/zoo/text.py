@@ -13,7 +13,7 @@ from seepage.models.shapes import require_positive, text_shape
 from seepage.models.zoo.dense import dense_stack
 
 KERAS_EMBEDDING_BOUND = 0.05
-"""Keras draws an Embedding from U(-0.05, 0.05); torch would draw it from N(0, 1)."""
+"""Derived: Keras draws an Embedding from U(-0.05, 0.05); torch would draw it from N(0, 1)."""
 
 
 def _embed_and_classify(

@@ -6,18 +6,15 @@ reads it.
 
 from seepage.record.exchanges.importing import from_array_record, from_dxo, import_update, read_tensors
 from seepage.record.exchanges.info import (
-    FORMAT_VERSION,
     ExchangeInfo,
     ExchangeKind,
     InputInfo,
     LocalTrainingInfo,
-    exchange_name,
 )
 from seepage.record.exchanges.reading import Known, RecordedExchange, RecordedFolder
 from seepage.record.exchanges.writing import Recorder
 
 __all__ = [
-    "FORMAT_VERSION",
     "ExchangeInfo",
     "ExchangeKind",
     "InputInfo",
@@ -26,7 +23,6 @@ __all__ = [
     "RecordedExchange",
     "RecordedFolder",
     "Recorder",
-    "exchange_name",
     "from_array_record",
     "from_dxo",
     "import_update",

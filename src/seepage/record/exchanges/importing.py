@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from seepage.core.errors import LogError, SeepageError, in_words
-from seepage.models.weights import TORCH_SUFFIXES, UNREADABLE, read_state_dict
+from seepage.core.user_code import UNREADABLE
+from seepage.models.weights import TORCH_SUFFIXES, read_state_dict
 from seepage.record.exchanges.info import ExchangeKind
 from seepage.record.exchanges.writing import Recorder
 
@@ -133,7 +134,7 @@ def _read_npz(file: Path) -> dict[str, Tensor]:
             raise LogError(f"'{file.name}' unpacks to {total / 2**30:.0f} GiB: that is no update.")
         with np.load(file, allow_pickle=False) as arrays:
             return {name: _tensor(arrays[name], name) for name in arrays.files}
-    except (*UNREADABLE, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise LogError(
             f"'{file.name}' cannot be read as .npz ({in_words(error)[:120]}): save it again with numpy.savez "
             "and plain numeric arrays."

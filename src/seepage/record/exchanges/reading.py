@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from seepage.core.errors import LogError
 from seepage.core.types import Broadcast, Exchange, Update, UpdateKind
+from seepage.core.user_code import reason
 from seepage.record.exchanges.info import (
     FORMAT_VERSION,
     INFO,
@@ -29,6 +30,7 @@ from seepage.record.exchanges.info import (
     Part,
     exchange_name,
 )
+from seepage.record.files import printable
 from seepage.record.sealing import file_checksum
 
 _MOST_JSON = 64 * 2**20
@@ -109,8 +111,8 @@ class RecordedExchange:
             found = load(content)
         except (SafetensorError, ValueError, TypeError, RuntimeError, KeyError, OverflowError) as error:
             raise LogError(
-                f"'{file.name}' is truncated, damaged or no safetensors file ({_first_line(error)}): copy or "
-                "record it again."
+                f"'{file.name}' is truncated, damaged or no safetensors file "
+                f"({printable(reason(error))}): copy or record it again."
             ) from None
         if not found:
             raise LogError(f"'{file.name}' holds no tensor: record the exchange again.")
@@ -171,7 +173,8 @@ class RecordedFolder:
         if not folder.is_dir():
             raise LogError(f"'{folder}' is no folder: give one with recorded exchanges.")
         names = [p.name.removesuffix(INFO) for p in folder.iterdir() if p.name.endswith(INFO)]
-        places = sorted(_place(_read_info(folder, name)) for name in names if NAME.fullmatch(name))
+        found = (_read_info(folder, name) for name in names if NAME.fullmatch(name))  # none is kept
+        places = sorted((info.round, info.client) for info in found)
         if not places:
             raise LogError(
                 f"'{folder}' has no recorded exchange, that is, no file like round0001-client0001.json: "
@@ -187,10 +190,6 @@ class RecordedFolder:
 
     def __getitem__(self, number: int) -> RecordedExchange:
         return self.exchanges[number]
-
-
-def _place(info: ExchangeInfo) -> tuple[int, int]:
-    return info.round, info.client
 
 
 def _read_info(folder: Path, name: str) -> ExchangeInfo:
@@ -210,9 +209,9 @@ def _read_info(folder: Path, name: str) -> ExchangeInfo:
         raise LogError(f"'{file.name}' cannot be read: {error.strerror}.") from None
     except ValidationError as error:
         first = error.errors()[0]
-        place = _printable(".".join(map(str, first["loc"])) or "the whole file")
+        place = printable(".".join(map(str, first["loc"])) or "the whole file")
         raise LogError(
-            f"'{file.name}' does not describe an exchange ({place}: {_printable(first['msg'])}): see "
+            f"'{file.name}' does not describe an exchange ({place}: {printable(first['msg'])}): see "
             "docs/recorded.md, or remove it."
         ) from None
     if info.name != name:
@@ -241,7 +240,7 @@ def fit(model: nn.Module, state: Mapping[str, Tensor], file: str) -> None:
         )
     broken = [n for n, t in state.items() if t.is_floating_point() and not bool(torch.isfinite(t).all())]
     if broken:
-        raise LogError(f"'{file}' holds NaN or infinite values ('{_printable(broken[0])}'): record it again.")
+        raise LogError(f"'{file}' holds NaN or infinite values ('{printable(broken[0])}'): record it again.")
     model.load_state_dict(dict(state), strict=False)
 
 
@@ -249,19 +248,11 @@ def _refuse_strangers(found: Mapping[str, Tensor], own: Mapping[str, Tensor], fi
     for name, tensor in found.items():
         if name not in own:
             raise LogError(
-                f"'{file}' has a tensor '{_printable(name)}' that the model does not have: the recorded "
+                f"'{file}' has a tensor '{printable(name)}' that the model does not have: the recorded "
                 "exchange and --model must belong together."
             )
         if tensor.shape != own[name].shape:
             raise LogError(
-                f"'{_printable(name)}' has shape {tuple(tensor.shape)} in '{file}' and "
+                f"'{printable(name)}' has shape {tuple(tensor.shape)} in '{file}' and "
                 f"{tuple(own[name].shape)} in the model: the two must belong together."
             )
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)[:120]
-
-
-def _first_line(error: BaseException) -> str:
-    return _printable((str(error).splitlines() or [type(error).__name__])[0])

@@ -7,7 +7,7 @@ The threat model is named in the words of NIST AI 100-2 (attacker goal, capabili
 from __future__ import annotations
 
 from seepage import __version__
-from seepage.engine.spec import ProtocolSpec
+from seepage.engine.protocol_spec import ProtocolSpec
 from seepage.record import Header
 from seepage.report.evidence.findings import Evidence
 from seepage.report.evidence.markdown import attack_table, cell, table

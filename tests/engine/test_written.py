@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from seepage.core.errors import SpecError
-from seepage.engine.nearby import misplaced
 from seepage.engine.spec import AuditSpec, parse_spec
+from seepage.engine.written import misplaced
 
 BASE = {"model": "mlp", "data": "digits"}
 

@@ -1,0 +1,1 @@
+"""Pictures that a class looks like: no examples, and never claimed to be."""
