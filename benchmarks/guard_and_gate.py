@@ -18,7 +18,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -183,18 +183,26 @@ def measure(world: World, attacker: Attacker | None, strength: float, seed: int)
     }
 
 
-def rows(seeds: range, only: str, data: str) -> Iterator[dict[str, Any]]:
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["data"], row["attacker"], row["strength"], row["seed"]
+
+
+def rows(
+    seeds: range, only: str, data: str, done: Collection[tuple[Any, ...]] = ()
+) -> Iterator[dict[str, Any]]:
+    """Points that are not done already."""
     for world in WORLDS:
         if data not in ("", world.data):
             continue
         known = replace(world, data=at_hand(world.data))
         for seed in seeds:
-            if not only:
+            if not only and (known.data, "honest", 0.0, seed) not in done:
                 yield measure(known, None, 0.0, seed)
             for attacker in ATTACKERS:
                 if only in ("", attacker.name):
                     for strength in attacker.strengths:
-                        yield measure(known, attacker, strength, seed)
+                        if (known.data, attacker.name, strength, seed) not in done:
+                            yield measure(known, attacker, strength, seed)
 
 
 def curve(results: Sequence[dict[str, Any]], data: str, attacker: str) -> dict[float, dict[str, float]]:
@@ -296,6 +304,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="one attacker")
     parser.add_argument("--data", default="", help="one data set")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/guard_and_gate.json"))
+    parser.add_argument("--resume", action="store_true", help="keep the points that --out holds already")
     parser.add_argument("--draw", type=Path, help="draw what --out holds, and measure nothing")
     given = parser.parse_args()
     if given.draw is not None:
@@ -305,7 +314,10 @@ def main() -> None:
         return
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     results = []
-    for row in rows(range(given.first, given.first + given.seeds), given.only, given.data):
+    if given.resume and given.out.exists():
+        results = json.loads(given.out.read_text(encoding="utf-8"))
+    seeds, done = range(given.first, given.first + given.seeds), set(map(key, results))
+    for row in rows(seeds, given.only, given.data, done):
         results.append(row)
         print(json.dumps(row), flush=True)
         given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -129,6 +129,20 @@ NOISE: dict[str, Setting] = {
     "steps: 1 at a rate of 0.1": replace(_NOISY, local=_STEPS),
     "steps: 2 at a rate of 0.1": replace(_NOISY, local=replace(_STEPS, epochs=2)),
     "steps: 5 at a rate of 0.1": replace(_NOISY, local=replace(_STEPS, epochs=5)),
+    "steps: 5 at a rate of 0.1, B = 20": replace(_NOISY, examples=20, local=replace(_STEPS, epochs=5)),
+    "steps: 20 at a rate of 0.1, B = 20": replace(_NOISY, examples=20, local=replace(_STEPS, epochs=20)),
+    "steps: mini-batches of 5, 2 epochs, B = 20": replace(
+        _NOISY, examples=20, local=replace(_STEPS, epochs=2, batch_size=5, shuffle_seed=3)
+    ),
+    "steps: 5 at a rate of 0.01, trained, B = 20": replace(
+        _NOISY, examples=20, epochs=10, local=replace(_STEPS, lr=0.01, epochs=5)
+    ),
+    "steps: 5 at a rate of 0.1, table, B = 12": replace(
+        _NOISY, width=100, examples=12, kind="table", local=replace(_STEPS, epochs=5)
+    ),
+    "steps: 5 at a rate of 0.1, GELU, B = 20": replace(
+        _NOISY, examples=20, activation=nn.GELU, local=replace(_STEPS, epochs=5)
+    ),
 }
 SMOOTH: dict[str, Setting] = {}
 for _kind in (nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -93,3 +95,19 @@ SETTINGS = {
     "GELU": Setting(lambda: chain(nn.GELU)),
     "CNN, FedAvg 4 steps": Setting(lambda: chain(nn.ReLU), batch=4, local_steps=4),
 }
+
+
+@contextmanager
+def step_times() -> Iterator[list[float]]:
+    """CPU time at every call of torch.optim.Adam, by which both sides move their candidates."""
+    plain, times = torch.optim.Adam.step, list[float]()
+
+    def step(self, closure=None):  # type: ignore[no-untyped-def]
+        times.append(time.process_time())
+        return plain(self, closure)
+
+    torch.optim.Adam.step = step  # type: ignore[method-assign]
+    try:
+        yield times
+    finally:
+        torch.optim.Adam.step = plain  # type: ignore[method-assign]

@@ -1,32 +1,52 @@
-"""Run under the peer's own python: its inverting gradients on a network of `inversion_networks`.
+"""Run under the peer's own python: its inverting gradients on networks of `inversion_networks`.
 
-    PEER_PYTHON peer_networks.py PEER_FOLDER SETTING SEED IMAGES.npz OUT.npz STEPS [options of its attack ...]
+    PEER_PYTHON peer_networks.py PEER_FOLDER
 
-IMAGES.npz holds inputs in model units and labels. Writes what it returned and the CPU seconds it took. Its
-`reconstruct` is called as the script beside it, run_breaching.py, calls it.
+Every line of the standard input asks for one search, in JSON: the setting's name, the model's seed, the
+search's seed, images (an .npz with inputs in model units and labels), out, steps, and options of its attack.
+What it returned goes to `out`, and a line answers with its CPU seconds: in all, and of each step, between two
+calls of torch.optim.Adam, by which the peer moves its candidate. Its `reconstruct` is called as the script
+beside it, run_breaching.py, calls it.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from importlib import import_module
+from typing import Any
 
 import numpy
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from inversion_networks import SETTINGS
+from inversion_networks import SETTINGS, step_times
 
 
 def main() -> None:
-    folder, name, seed, images, out, steps, *options = sys.argv[1:]
-    sys.path.insert(0, folder)
+    sys.path.insert(0, sys.argv[1])
     import_module("tvshim")  # must precede the peer
     breaching = import_module("breaching")
+    torch.set_num_threads(1)
+    answers, sys.stdout = sys.stdout, sys.stderr  # the peer prints
+    for line in sys.stdin:
+        print(json.dumps(search(breaching, **json.loads(line))), file=answers, flush=True)
+
+
+def search(
+    breaching: Any,
+    *,
+    name: str,
+    model_seed: int,
+    seed: int,
+    images: str,
+    out: str,
+    steps: int,
+    options: list[str],
+) -> dict[str, Any]:
     users = import_module("breaching.cases.users")
     container = import_module("breaching.cases.models.model_preparation").VisionContainer
-    torch.set_num_threads(1)
     setting, stored = SETTINGS[name], numpy.load(images, allow_pickle=False)
     inputs, labels = torch.from_numpy(stored["inputs"]), torch.from_numpy(stored["labels"])
 
@@ -54,7 +74,7 @@ def main() -> None:
         ]
         case += ["user.local_learning_rate=0.01"]
     config = breaching.get_case_config("1_single_image_small", overrides=case)
-    model, loss = container(setting.model(int(seed))), torch.nn.CrossEntropyLoss()
+    model, loss = container(setting.model(model_seed)), torch.nn.CrossEntropyLoss()
     server = breaching.cases.construct_server(model, loss, config, setup)
     model = server.vet_model(model)
     user = (users.UserMultiStep if setting.local_steps else users.UserSingleStep)(
@@ -62,14 +82,16 @@ def main() -> None:
     )
     chosen = [*options, f"optim.max_iterations={steps}", f"optim.callback={steps}"]
     attack = breaching.get_attack_config("invertinggradients", overrides=chosen)
-    torch.manual_seed(int(seed) + 1)
+    torch.manual_seed(seed)
     attacker = breaching.attacks.prepare_attack(model, loss, attack, setup)
-    with sdpa_kernel(SDPBackend.MATH):
+    with sdpa_kernel(SDPBackend.MATH), step_times() as times:
         shared, payloads, _ = server.run_protocol(user)
+        times.clear()
         start = time.process_time()
         found, _ = attacker.reconstruct(payloads, shared, server.secrets)
         seconds = time.process_time() - start
-    numpy.savez(out, found=found["data"].detach().numpy(), seconds=seconds)
+    numpy.savez(out, found=found["data"].detach().numpy())
+    return {"seconds": seconds, "times": times}
 
 
 if __name__ == "__main__":

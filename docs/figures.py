@@ -162,12 +162,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "attacks": ["exact_extraction"],
     },
 }  # fmt: skip
-EXAMPLES = {
+EXAMPLES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "four notes of a clinic, small GPT-2 (`seepage init --example text`)": (
-        "text", ["embedding_rows", "exact_text", {"name": "tag", **FEW}]
+        "text", ["embedding_rows", "exact_text", {"name": "tag", **FEW}], {}
+    ),
+    "all 24 notes of a clinic, small GPT-2, crafted weights (`seepage init --example text`)": (
+        "text", ["decepticons"], {"protocol": {"batch_size": 24}, "threat": "malicious_server"}
     ),
     "eight patients of a diabetes study, MLP 100-100 (`seepage init --example table`)": (
-        "table", ["exact_table", {"name": "tableak", **FEW}]
+        "table", ["exact_table", {"name": "tableak", **FEW}], {}
     ),
 }  # fmt: skip
 
@@ -184,13 +187,13 @@ def main(wanted: list[str]) -> None:
             for summary in summarise(log):
                 found |= _kept(title, summary, log.folder.path)
         _write(numbers, found)
-    for title, (kind, attacks) in EXAMPLES.items():
+    for title, (kind, attacks, changed) in EXAMPLES.items():
         if wanted and not any(word in title for word in wanted):
             continue
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             for name, text in starting_files("audit.toml", example=kind).items():
                 Path(name).write_text(text, encoding="utf-8")
-            spec = read_spec(Path("audit.toml"), attacks=attacks, seeds=[SEED], budget=None)
+            spec = read_spec(Path("audit.toml"), attacks=attacks, seeds=[SEED], budget=None, **changed)
             log = run_audit(spec, out=Path("run"), engine="here")
             for summary in summarise(log):
                 found |= _kept(title, summary, log.folder.path)

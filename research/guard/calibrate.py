@@ -12,7 +12,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from research.guard.scores import (
     HISTORY_DETECTORS,
     PREVIOUS_DETECTORS,
     gather,
+    on_sample,
     pool_of,
     score_crafted,
     score_honest,
@@ -47,30 +48,48 @@ from seepage.guardian import detectors
 from seepage.guardian.detectors import looking_at
 
 MODEL_DETECTORS = (*looking_at("weights"), *looking_at("behaviour"), *PREVIOUS_DETECTORS)
+_ON_SAMPLE = tuple(map(on_sample, looking_at("behaviour")))
 GROUPS: dict[str, tuple[str, ...]] = {
     "weights": looking_at("weights"),
     "all": (*looking_at("weights"), *looking_at("behaviour")),
+    "with sample": (*looking_at("weights"), *_ON_SAMPLE),
     "with previous": MODEL_DETECTORS,
+    "with both": (*MODEL_DETECTORS, *_ON_SAMPLE),
 }
+"""What was given beside the weights: nothing, the inputs' shape, a sample, an earlier model, all of it."""
 _ROC_STRETCH = (0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 """Thresholds as so much of their distance from the median honest score."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Everything that was scored."""
+class HeldOut:
+    """Scores of models that had no part in choosing thresholds."""
 
-    calibrated: Mapping[str, Sequence[Scored]]
+    honest: Mapping[str, Sequence[Scored]]
     """By population: public, trained, small."""
-    held_out: Mapping[str, Sequence[Scored]]
     crafted: Sequence[Scored]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """Scores of trainings."""
+
     trainings: Sequence[Scored]
     interrupted: Sequence[Scored]
     """Held-out honest trainings, and crafted models (with a family) in the middle of each."""
 
 
 def _only(limit: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
-    return {name: limit[name] for name in names if name in limit}
+    """A detector's threshold is the same on a sample as on noise."""
+    everywhere = {**limit, **{on_sample(name): most for name, most in limit.items()}}
+    return {name: everywhere[name] for name in names if name in everywhere}
+
+
+def _highest(scored: Scored) -> Scored:
+    """With the higher of a detector's scores on noise and on a sample, which its threshold has to bear."""
+    both = {n: scored.scores[on_sample(n)] for n in looking_at("behaviour") if on_sample(n) in scored.scores}
+    worst = {name: max(value, scored.scores.get(name, value)) for name, value in both.items()}
+    return replace(scored, scores={**scored.scores, **worst})
 
 
 def false_alarms(
@@ -97,7 +116,7 @@ def detection(crafted: Sequence[Scored], limit: Mapping[str, float]) -> list[dic
     for family, strength in sorted({(c.family, c.strength) for c in crafted}):
         chosen = [c for c in crafted if (c.family, c.strength) == (family, strength)]
         rates = {g: round(alarm_share(chosen, _only(limit, names)), 4) for g, names in GROUPS.items()}
-        certain = round(alarm_share(chosen, _only(limit, GROUPS["all"]), of_trap=True), 4)
+        certain = round(alarm_share(chosen, _only(limit, GROUPS["weights"]), of_trap=True), 4)
         table.append(
             {"attack": family, "strength": strength, "models": len(chosen), **rates, "as trap": certain}
         )
@@ -115,11 +134,11 @@ def in_the_middle(interrupted: Sequence[Scored], limit: Mapping[str, float]) -> 
     return table
 
 
-def roc(measured: Measured, limit: Mapping[str, float]) -> dict[str, list[list[float]]]:
+def roc(measured: HeldOut, limit: Mapping[str, float]) -> dict[str, list[list[float]]]:
     """For each attack (false alarms, detection) as all thresholds are moved together."""
-    calibrated, held_out = _pooled(measured.calibrated), _pooled(measured.held_out)
+    held_out = _pooled(measured.honest)
     middle = {
-        n: float(np.median([s.scores[n] for s in calibrated if n in s.scores]))
+        n: float(np.median([s.scores[n] for s in held_out if n in s.scores]))
         for n in GROUPS["all"]
         if n in limit
     }
@@ -137,63 +156,92 @@ def _pooled(populations: Mapping[str, Sequence[Scored]]) -> list[Scored]:
     return [scored for part in populations.values() for scored in part]
 
 
-def summarise(measured: Measured) -> dict[str, Any]:
-    """The content of calibration.json."""
-    limit: dict[str, float] = {}
-    chosen = {}
-    calibrated = _pooled(measured.calibrated)
-    for what, honest, names in (
-        ("models", calibrated, MODEL_DETECTORS),
-        ("trainings", measured.trainings, HISTORY_DETECTORS),
-    ):
-        margins = safe_margins(smallest_margins(honest, names))
-        # Scores differ in their last digits from run to run (LAPACK), the file must not.
-        limit |= {n: round(most, 6) for n, most in limits(honest, margins).items()}
-        chosen[what] = {"margins": margins, "left out accused": round(left_out_share(honest, margins), 4)}
-    undisturbed = [s for s in measured.interrupted if not s.family]
+def chosen_limits(honest: Sequence[Scored], names: Sequence[str]) -> tuple[dict[str, Any], dict[str, float]]:
+    """(how the thresholds were chosen, the thresholds)."""
+    margins = safe_margins(smallest_margins(honest, names))
+    # Scores differ in their last digits from run to run (LAPACK), the file must not.
+    limit = {n: round(most, 6) for n, most in limits(honest, margins).items()}
+    return {"margins": margins, "left out accused": round(left_out_share(honest, margins), 4)}, limit
+
+
+def counted(held_out: Sequence[Scored], limit: Mapping[str, float]) -> dict[str, Any]:
+    """How often the models of one population are accused, and of a trap."""
+    found = {g: false_alarms(held_out, _only(limit, names)) for g, names in GROUPS.items()}
+    trap = false_alarms(held_out, _only(limit, GROUPS["with both"]), of_trap=True)
+    return {"false_alarms": found, "false_alarms_as_trap": trap}
+
+
+def of_thresholds(calibrated: Mapping[str, Sequence[Scored]]) -> dict[str, Any]:
+    """What calibration.json says about the thresholds of single models."""
+    chosen, limit = chosen_limits([_highest(scored) for scored in _pooled(calibrated)], MODEL_DETECTORS)
+    models = {what: len(part) for what, part in calibrated.items()}
+    return {"calibration_models": models, "chosen": {"models": chosen}, "thresholds": limit}
+
+
+def of_figures(measured: HeldOut, limit: Mapping[str, float]) -> dict[str, Any]:
+    """What it says about how often they err, and what they find."""
+    counts = {what: counted(part, limit) for what, part in measured.honest.items()}
     return {
-        "made_by": "python -m research.guard.calibrate",
-        "calibration_models": {what: len(part) for what, part in measured.calibrated.items()},
-        "calibration_trainings": len(measured.trainings),
         "crafted_models": len(measured.crafted),
-        "chosen": chosen,
-        "thresholds": limit,
-        "false_alarms": {
-            **{
-                what: {g: false_alarms(part, _only(limit, names)) for g, names in GROUPS.items()}
-                for what, part in measured.held_out.items()
-            },
-            "rounds": false_alarms(undisturbed, _only(limit, HISTORY_DETECTORS)),
-        },
-        "false_alarms_as_trap": {
-            what: false_alarms(part, _only(limit, GROUPS["with previous"]), of_trap=True)
-            for what, part in measured.held_out.items()
+        **{
+            key: {what: part[key] for what, part in counts.items()}
+            for key in ("false_alarms", "false_alarms_as_trap")
         },
         "detection": detection(measured.crafted, limit),
-        "detection in the middle of a training": in_the_middle(measured.interrupted, limit),
         "roc": roc(measured, limit),
     }
 
 
-def measure_all(workers: int) -> Measured:
-    """Everything that is scored, on both sides of the split."""
-    sides = [[f for f in FAMILIES if f not in HELD_OUT_FAMILIES], sorted(HELD_OUT_FAMILIES)]
-    with pool_of(workers) as pool:
-        return Measured(
-            calibrated={
-                "public": score_public(held_out=False),
-                "trained": gather(score_trained, sides[0], 0, pool),
-                "small": gather(score_honest, CALIBRATION, 0, pool),
-            },
-            held_out={
-                "public": score_public(held_out=True),
-                "trained": gather(score_trained, sides[1], 6000, pool),
-                "small": gather(score_honest, HELD_OUT, 2600, pool),
-            },
-            crafted=gather(score_crafted, HELD_OUT, range(710, 713), pool),
-            trainings=score_rounds(pool),
-            interrupted=score_held_out_rounds(pool),
-        )
+def of_rounds(measured: Rounds) -> dict[str, Any]:
+    """What it says about comparisons with earlier rounds."""
+    chosen, limit = chosen_limits(measured.trainings, HISTORY_DETECTORS)
+    undisturbed = [s for s in measured.interrupted if not s.family]
+    return {
+        "calibration_trainings": len(measured.trainings),
+        "chosen": {"trainings": chosen},
+        "thresholds": limit,
+        "false_alarms": {"rounds": false_alarms(undisturbed, _only(limit, HISTORY_DETECTORS))},
+        "detection in the middle of a training": in_the_middle(measured.interrupted, limit),
+    }
+
+
+def joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The second over the first, parts of the same name joined.
+
+    >>> joined({"a": 1, "b": {"c": 2}}, {"a": 3, "b": {"d": 4}})
+    {'a': 3, 'b': {'c': 2, 'd': 4}}
+    """
+    found = {**one, **other}
+    for name in one.keys() & other.keys():
+        if isinstance(one[name], dict):
+            found[name] = {**one[name], **other[name]}
+    return found
+
+
+def measure_calibrated(pool: ProcessPoolExecutor) -> dict[str, Sequence[Scored]]:
+    """Honest models that thresholds are chosen by."""
+    return {
+        "public": score_public(held_out=False),
+        "trained": gather(score_trained, [f for f in FAMILIES if f not in HELD_OUT_FAMILIES], 0, pool),
+        "small": gather(score_honest, CALIBRATION, 0, pool),
+    }
+
+
+def measure_held_out(pool: ProcessPoolExecutor) -> HeldOut:
+    """Models of other families, settings and seeds."""
+    return HeldOut(
+        honest={
+            "public": score_public(held_out=True),
+            "trained": gather(score_trained, sorted(HELD_OUT_FAMILIES), 7000, pool),
+            "small": gather(score_honest, HELD_OUT, 2700, pool),
+        },
+        crafted=gather(score_crafted, HELD_OUT, range(810, 813), pool),
+    )
+
+
+def measure_rounds(pool: ProcessPoolExecutor) -> Rounds:
+    """Of trainings."""
+    return Rounds(trainings=score_rounds(pool), interrupted=score_held_out_rounds(pool))
 
 
 def score_rounds(pool: ProcessPoolExecutor) -> list[Scored]:
@@ -208,31 +256,21 @@ def score_held_out_rounds(pool: ProcessPoolExecutor) -> list[Scored]:
     return [*gather(score_interrupted, HELD_OUT, 4000, pool), *more]
 
 
-def again(shipped: dict[str, Any], part: str, workers: int) -> dict[str, Any]:
-    """The shipped calibration with one part measured anew.
+def measured(part: str | None, shipped: dict[str, Any], workers: int) -> dict[str, Any]:
+    """The content of calibration.json, all of it or with one part measured anew.
 
-    rounds: thresholds of the comparisons with earlier rounds, and their figures. public: how often the
-    shipped thresholds accuse the public models at hand, of families that had no part in choosing them.
+    thresholds: those of single models. figures: how often the shipped thresholds err, and what they find.
+    rounds: comparisons with earlier rounds.
     """
-    limit = shipped["thresholds"]
-    if part == "public":
-        held_out = score_public(held_out=True)
-        found = {g: false_alarms(held_out, _only(limit, names)) for g, names in GROUPS.items()}
-        shipped["false_alarms"]["public"] = found
-        trap = false_alarms(held_out, _only(limit, GROUPS["with previous"]), of_trap=True)
-        shipped["false_alarms_as_trap"]["public"] = trap
-        return shipped
+    found = shipped if part else {}
     with pool_of(workers) as pool:
-        trainings, interrupted = score_rounds(pool), score_held_out_rounds(pool)
-    margins = safe_margins(smallest_margins(trainings, HISTORY_DETECTORS))
-    limit |= {n: round(most, 6) for n, most in limits(trainings, margins).items()}
-    left_out = round(left_out_share(trainings, margins), 4)
-    shipped["chosen"]["trainings"] = {"margins": margins, "left out accused": left_out}
-    shipped["calibration_trainings"] = len(trainings)
-    undisturbed = [s for s in interrupted if not s.family]
-    shipped["false_alarms"]["rounds"] = false_alarms(undisturbed, _only(limit, HISTORY_DETECTORS))
-    shipped["detection in the middle of a training"] = in_the_middle(interrupted, limit)
-    return shipped
+        if part in (None, "thresholds"):
+            found = joined(found, of_thresholds(measure_calibrated(pool)))
+        if part in (None, "rounds"):
+            found = joined(found, of_rounds(measure_rounds(pool)))
+        if part in (None, "figures"):
+            found = joined(found, of_figures(measure_held_out(pool), found["thresholds"]))
+    return {"made_by": "python -m research.guard.calibrate", **found}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -241,12 +279,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     default = Path(detectors.__file__).with_name("calibration.json")
     parser.add_argument("--out", type=Path, default=default, help="where to write the calibration")
     parser.add_argument("--workers", type=int, default=1, help="processes that measure at a time")
-    parser.add_argument("--only", choices=("rounds", "public"), help="measure one part anew, keep the rest")
+    parser.add_argument(
+        "--only", choices=("thresholds", "rounds", "figures"), help="measure one part anew, keep the rest"
+    )
     given = parser.parse_args(arguments)
-    if given.only is None:
-        found = summarise(measure_all(given.workers))
-    else:
-        found = again(json.loads(default.read_text(encoding="utf-8")), given.only, given.workers)
+    found = measured(given.only, json.loads(default.read_text(encoding="utf-8")), given.workers)
     text = json.dumps(found, indent=1)
     given.out.write_text(text + "\n", encoding="utf-8")
 

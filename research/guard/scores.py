@@ -9,14 +9,14 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from research.guard.crafted_models import crafted, crafted_models, one_of_each_family
 from research.guard.honest_models import Setting, examples, honest_models
 from research.guard.honest_rounds import Training, trainings
 from research.guard.public_models import public_models
 from research.guard.thresholds import Scored
-from research.guard.trained_models import trained_models, trained_spec
+from research.guard.trained_models import trained_models, trained_sample, trained_spec
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Broadcast, Finding, InputSpec, Verdict
 from seepage.guardian.detectors import DETECTORS, looking_at
@@ -27,15 +27,27 @@ HISTORY_DETECTORS = ("step_history", "loss_jump")
 _FIRST_ROUND = 3
 """Three earlier models are there."""
 _MIDDLE = 6
+SAMPLE = 256
+"""Examples that a client gives."""
 
 
 def score_model(
-    model: nn.Module, spec: InputSpec | None, earlier: Sequence[nn.Module] = (), **who: str
+    model: nn.Module,
+    spec: InputSpec | None,
+    earlier: Sequence[nn.Module] = (),
+    sample: Tensor | None = None,
+    **who: str,
 ) -> Scored:
-    """Of every detector that can be run without a history; the highest of comparisons with earlier rounds."""
+    """Of every detector that can be run without a history; the highest of comparisons with earlier rounds.
+
+    Behaviour is measured on noise and, where there is a sample, on that as well (`on_sample`).
+    """
     options: dict[str, dict[str, Any]] = {name: {} for name in looking_at("weights")}
     options |= {name: {"spec": spec} for name in looking_at("behaviour")}
     found = _findings(model, options)
+    if sample is not None:
+        seen = _findings(model, {n: {"spec": spec, "sample": sample} for n in looking_at("behaviour")})
+        found |= {on_sample(name): finding for name, finding in seen.items()}
     for previous in earlier:
         compared = _findings(model, {name: {"previous": previous} for name in PREVIOUS_DETECTORS})
         for name, finding in compared.items():
@@ -43,6 +55,11 @@ def score_model(
     scores = {name: finding.score for name, finding in found.items()}
     exact = frozenset(name for name, finding in found.items() if finding.verdict is Verdict.TRAP)
     return Scored(scores=scores, exact=exact, **who)
+
+
+def on_sample(detector: str) -> str:
+    """The name under which a detector's score on a sample is kept."""
+    return f"{detector}, on a sample"
 
 
 def score_round(model: nn.Module, training: Training, number: int) -> dict[str, float]:
@@ -71,12 +88,13 @@ def _findings(model: nn.Module, options: dict[str, dict[str, Any]]) -> dict[str,
 
 
 def score_honest(setting: Setting, seed: int) -> list[Scored]:
-    spec, _ = examples(setting)
+    spec, batch = examples(setting)
     return [
         score_model(
             honest.model,
             spec,
             honest.earlier,
+            batch.inputs[-SAMPLE:],
             group=setting.name,
             name=f"{setting.name}, {honest.initialiser}, {honest.stage}",
         )
@@ -85,12 +103,13 @@ def score_honest(setting: Setting, seed: int) -> list[Scored]:
 
 
 def score_crafted(setting: Setting, seeds: range) -> list[Scored]:
-    spec, _ = examples(setting)
+    spec, batch = examples(setting)
     return [
         score_model(
             each.model,
             spec,
             [each.previous],
+            batch.inputs[-SAMPLE:],  # none of the auxiliary data, which are the first
             group=setting.name,
             family=each.craft.family,
             strength=each.craft.strength,
@@ -102,7 +121,7 @@ def score_crafted(setting: Setting, seeds: range) -> list[Scored]:
 def score_trained(family: str, seed: int) -> list[Scored]:
     """Of one family of `trained_models`."""
     return [
-        score_model(each.model, trained_spec(), group=family, name=each.name)
+        score_model(each.model, trained_spec(), sample=trained_sample(), group=family, name=each.name)
         for each in trained_models(family, seed=seed)
     ]
 

@@ -32,6 +32,10 @@ def tfjs_layers(manifest: Path) -> dict[str, Tensor]:
 def _array(data: bytes, place: int, entry: dict[str, Any]) -> tuple[np.ndarray | None, int]:
     shape = tuple(entry["shape"])
     count = int(np.prod(shape))
+    if entry["dtype"] == "string":  # each with its length in four bytes
+        for _ in range(count):
+            place += 4 + int.from_bytes(data[place : place + 4], "little")
+        return None, place
     coded = entry.get("quantization")
     kind = np.dtype(coded["dtype"] if coded else entry["dtype"])
     stored = np.frombuffer(data, kind, count, place)

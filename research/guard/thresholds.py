@@ -33,6 +33,7 @@ LEAST: dict[str, float] = {
     "class_bias": 0.78,  # five from all others: one class 150 times as likely as another
     "fresh_start": 0.8,  # a median cosine of 0.2 with the last round
     "lone_neurons": 0.25,
+    "rare_neurons": 0.4,  # random rows behind pictures of one brightness have a third
     "sign_distribution": 0.25,
     "gradient_share": 0.5,  # one label three times the others together
     "transmission": 0.3,  # signal twice the noise

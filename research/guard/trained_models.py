@@ -163,6 +163,11 @@ def trained_spec() -> InputSpec:
     )
 
 
+def trained_sample() -> Tensor:
+    """Examples as a client has them."""
+    return _digits()[0][-256:]
+
+
 def trained_models(family: str, *, seed: int) -> Iterator[TrainedModel]:
     """Each network with each optimiser: plain, pruned and tuned again, quantised to 8 bits, distilled."""
     for number, build in enumerate(FAMILIES[family]):

@@ -25,6 +25,7 @@ from seepage.attacks.sums.loki import Loki
 from seepage.attacks.sums.scale_mia import ScaleMIA
 from seepage.attacks.tables.exact_table import ExactTable
 from seepage.attacks.tables.tableak import TabLeak
+from seepage.attacks.text.decepticons import Decepticons
 from seepage.attacks.text.embedding_rows import EmbeddingRows
 from seepage.attacks.text.exact_text import ExactText
 from seepage.core.types import (
@@ -120,7 +121,7 @@ def _fitting(attack: Attack) -> tuple[nn.Module, int]:
 
 def _texts(attack: Attack) -> tuple[nn.Module, InputSpec, list[Batch], Batch] | None:
     """A small GPT-2 that tells three classes of texts apart, for the attacks that read texts."""
-    if not isinstance(attack, EmbeddingRows | ExactText):
+    if not isinstance(attack, Decepticons | EmbeddingRows | ExactText):
         return None
     from tests.models.families import built, spec, texts
 

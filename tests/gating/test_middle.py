@@ -9,6 +9,7 @@ from torch import nn
 from seepage.core.errors import SpecError
 from seepage.core.types import Batch, Broadcast, LocalTraining
 from seepage.gating import Gatekeeper, gate
+from seepage.gating.middle import gate_in_audit
 from seepage.protocol import client
 
 BATCH = Batch(torch.rand(4, 9, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0]))
@@ -55,3 +56,24 @@ def test_weights_are_altered_or_withheld() -> None:
     assert noisy is not None and not torch.equal(noisy["0.weight"], trained["0.weight"])
     with pytest.raises(SpecError, match="withhold, drop, noise"):
         Gatekeeper("shred")  # type: ignore[arg-type]
+
+
+def test_the_gate_as_a_defense_sends_what_is_left_and_names_its_number() -> None:
+    """An update of the examples that it kept, number by number; of none where all are exposed."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3))
+    mine = Batch(torch.randn(12, 12), torch.randint(3, (12,)))
+    train = client(LocalTraining())
+    exposed = set(gate(net, None, mine, quick=True).exposed)
+    assert 0 < len(exposed) < 12
+    sent = gate_in_audit()(Broadcast(net), mine, train)
+    assert sent.num_examples is not None and 0 < sent.num_examples <= 12 - len(exposed)
+    kept = mine
+    while out := set(gate(net, None, kept, quick=True).exposed):
+        kept = kept.select(torch.tensor([i for i in range(len(kept)) if i not in out]))
+    assert sent.num_examples == len(kept)
+    for name, tensor in train(Broadcast(net), kept).tensors.items():
+        assert torch.equal(sent.tensors[name], tensor)
+    wide = nn.Sequential(nn.Linear(12, 200), nn.ReLU(), nn.Linear(200, 3))
+    nothing = gate_in_audit()(Broadcast(wide), mine.select(slice(4)), train)
+    assert nothing.num_examples == 0 and not any(t.any() for t in nothing.tensors.values())

@@ -81,7 +81,7 @@ def test_honest_models_are_clean(seed: int) -> None:
     model = net(seed)
     report = guard(model, previous=model, spec=SPEC)
     assert report.verdict is Verdict.CLEAN
-    assert set(report.findings) == set(DETECTORS) - {"step_history", "loss_jump"}
+    assert set(report.findings) == set(DETECTORS) - {"step_history", "loss_jump", "rare_neurons"}
     assert report.score is None
     assert guard(pruned(model, 0.9)).verdict is Verdict.CLEAN
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -72,7 +74,16 @@ def test_an_actions_button_copies_its_command(new_log, tmp_path, browser, monkey
     from selenium.webdriver.support.wait import WebDriverWait
 
     command = "seepage audit 'my audit.toml' --with dp_sgd:clip=1.0,sigma=2 # <b>&"
-    words = {"how": "", "stops": "", "costs": "", "proof": "", "setting": "", "stopped": 1.0, "kept": 1.0}
+    words = {
+        "how": "",
+        "stops": "",
+        "price": "",
+        "also": "",
+        "proof": "",
+        "setting": "",
+        "stopped": 1.0,
+        "kept": 1.0,
+    }
     listed = tuple(Action(title=f"change {i}", command=f"{command}{i}", **words) for i in range(2))
     monkeypatch.setattr("seepage.report.front.read_actions", lambda log: Actions(listed=listed))
     builder = new_log()
@@ -133,10 +144,16 @@ def test_an_opened_fold_stands_in_the_address_and_opens_again(page):
 
 
 def test_on_paper_and_without_scripts_everything_is_there(page):
-    heights = "return [...document.querySelectorAll('details > :not(summary)')].map(e => e.offsetHeight)"
+    """But for examples of further runs, which are counted there."""
+    kept = "details:not(.screen) > :not(summary)"
+    heights = f"return [...document.querySelectorAll('{kept}')].map(e => e.offsetHeight)"
+    hidden = "return [...document.querySelectorAll('.screen')].map(e => e.offsetHeight)"
+    counted = "return [...document.querySelectorAll('.paper')].map(e => e.offsetHeight)"
+    assert page.execute_script(hidden) and not any(page.execute_script(counted))
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
         assert all(height > 0 for height in page.execute_script(heights))
+        assert not any(page.execute_script(hidden)) and all(page.execute_script(counted))
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
@@ -171,3 +188,25 @@ def test_the_page_follows_the_readers_scheme_without_a_serious_fault(page, schem
         assert not faults(page)
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_report_of_many_runs_prints_on_few_pages(new_log, tmp_path, browser):
+    """Twenty runs of twenty examples, each with a note and figures of its own."""
+    builder = new_log(seeds=tuple(range(20)))
+    for seed in range(20):
+        for name in ("prior_only", "analytic"):
+            builder.add_images(name, [10.0 + i for i in range(20)], seed=seed, notes=(f"Read {seed} of 99.",))
+    file = write_html(builder.build(), tmp_path / "many.html")
+    assert "(And 19 more like it, with other figures.)" in file.read_text()
+    browser.get(file.as_uri())
+    printed = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b(?!s)", printed)) <= 12
+    box = "document.querySelector('.sheet').getBoundingClientRect().height"
+    wide = {"width": 718, "height": 1000, "deviceScaleFactor": 1, "mobile": False}  # A4 within its margins
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", wide)
+    try:
+        assert browser.execute_script(f"return {box}") <= 1047
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

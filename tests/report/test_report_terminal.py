@@ -144,7 +144,7 @@ def test_machines_get_the_verdict_as_one_of_three(new_log):
 
 
 def test_what_to_do_is_said_here_too_with_the_command(log, monkeypatch):
-    words = {"how": "", "costs": "", "proof": "", "setting": "", "stopped": 1.0, "kept": 1.0}
+    words = {"how": "", "price": "", "also": "", "proof": "", "setting": "", "stopped": 1.0, "kept": 1.0}
     one = Action(
         title="Sum up", stops="Stops 90 %.", command="seepage audit a.toml --with secure_sum", **words
     )

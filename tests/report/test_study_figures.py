@@ -379,7 +379,7 @@ def test_the_worse_of_the_plain_and_the_adaptive_attack_counts() -> None:
 
     cells = (one(plain, 1.0), one(knowing, 0.1))
     header = SimpleNamespace(seeds=(0,), attacks=(AttackRef(name="prior_only"), plain, knowing))
-    log = SimpleNamespace(header=header, cells_where=lambda wanted: [c for c in cells if wanted(c)])
+    log = SimpleNamespace(header=header, cells_of=lambda ref: [c for c in cells if c.attack == ref])
     (found,) = _leaks(log)  # type: ignore[arg-type]
     assert found.attack == plain and found.adaptive is not None
     assert found.leakage is not None and found.leakage.value == 0.0

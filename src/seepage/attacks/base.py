@@ -18,7 +18,7 @@ from seepage.core.errors import DataError, NotApplicable
 from seepage.core.types import Crafted, Exchange, Grant, Knowledge, Reconstruction
 from seepage.protocol import trainable
 from seepage.protocol.plainly import REPLAYED, ROUGH, plainly
-from seepage.protocol.widening import as_sent, wide_exchange, wide_model
+from seepage.protocol.widening import as_sent, wide_model
 
 Around = Callable[[Any], Any]
 """From a distance between two updates to another one (`inversion.distances.Distance`)."""
@@ -41,6 +41,10 @@ class Attack(ABC):
 
     def check(self, model: nn.Module, known: Knowledge) -> None:  # noqa: B027 - optional on purpose
         """Raise NotApplicable, with the reason and a remedy, if this model cannot be attacked this way."""
+
+    def held_as(self, model: nn.Module) -> nn.Module:
+        """The model as this attack reckons with it: in float32 at least."""
+        return wide_model(model)
 
     def craft(self, model: nn.Module, history: Sequence[Exchange], known: Knowledge) -> Crafted | None:
         """The model to send next, or None when no further round is wanted. Passive attacks leave it be."""
@@ -69,7 +73,7 @@ class Attack(ABC):
         for exchange in history:
             if exchange.broadcast.round == newest:
                 check_update(exchange)
-        crafted = self.craft(wide_model(model), [wide_exchange(e) for e in history], known)
+        crafted = self.craft(self.held_as(model), [self._as_held(e) for e in history], known)
         return None if crafted is None else as_sent(crafted, model)
 
     @final
@@ -92,9 +96,17 @@ class Attack(ABC):
             for exchange in exchanges:
                 check_update(exchange)
                 clients.append(exchange.clients)
-                yield wide_exchange(exchange)
+                yield self._as_held(exchange)
 
         return _checked(self._answer(checked(), known), clients).with_notes(*told)
+
+    def _as_held(self, exchange: Exchange) -> Exchange:
+        """With the model as the server reckons with it; the update stays as it was sent."""
+        sent = exchange.broadcast.model
+        held = self.held_as(sent)
+        return (
+            exchange if held is sent else replace(exchange, broadcast=replace(exchange.broadcast, model=held))
+        )
 
     def _answer(self, exchanges: Iterator[Exchange], known: Knowledge) -> Reconstruction:
         return self.reconstruct(_some(list(exchanges)), known)

@@ -26,7 +26,6 @@ from seepage.engine.source import handed_out
 from seepage.engine.unscored import Unscored, unscored
 from seepage.protocol import Played, describe_knowledge, missing_grants
 from seepage.protocol.copies import own_copy
-from seepage.protocol.widening import wide_model
 from seepage.record import ADAPTIVE, BASELINE, AttackRef, Cell, Cost
 
 
@@ -46,7 +45,7 @@ def run_cell(
     try:
         with measure(prepared.device) as whole:
             model = own_copy(source.model)
-            attack.check(wide_model(model), known)
+            attack.check(attack.held_as(model), known)
             if attack.active:
                 played = source.play(lambda sent, history: attack.next_model(sent, history, known))
             else:
@@ -126,7 +125,7 @@ def _why_little(shared: Shared, ref: AttackRef, found: Scored | Unscored | None)
         exact = found.claims > 0
     else:
         exact = found is not None and any(e.scores.get("exact") == 1.0 for e in found.examples)
-    return () if exact else diagnosis(source.whole, source.kept.info, shared.known_to_server())
+    return () if exact else diagnosis(source.whole, source.kept.info)
 
 
 def _attacked(

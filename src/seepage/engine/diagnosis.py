@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from seepage.core.types import Exchange, Knowledge, UpdateKind
-from seepage.labels.kind import counts_say_delta
+from seepage.core.types import Exchange, UpdateKind
+from seepage.engine.float_grid import is_a_difference
 from seepage.protocol import trainable
 from seepage.record.exchanges import ExchangeInfo
 
@@ -26,9 +25,9 @@ _MOST_FLOATS_ALIKE = 0.99
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
-def diagnosis(exchange: Exchange, info: ExchangeInfo, known: Knowledge) -> tuple[str, ...]:
+def diagnosis(exchange: Exchange, info: ExchangeInfo) -> tuple[str, ...]:
     """Plain sentences, the gravest first; none where nothing speaks against the attacks."""
-    checks = (_empty, partial(_taken_for_another, known), _rounded, _frozen, _steps, _modes, _filters)
+    checks = (_empty, _taken_for_another, _rounded, _frozen, _steps, _modes, _filters)
     return tuple(said for check in checks for said in check(exchange, info))
 
 
@@ -40,7 +39,7 @@ def _empty(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
         )
 
 
-def _taken_for_another(known: Knowledge, exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
+def _taken_for_another(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
     """A kind that the tensors contradict."""
     weights = {name: p.detach() for name, p in trainable(exchange.broadcast.model).items()}
     tensors = exchange.update.tensors
@@ -58,15 +57,24 @@ def _taken_for_another(known: Knowledge, exchange: Exchange, info: ExchangeInfo)
             f"The update is recorded as a {info.kind}, but it is nearly equal to the model's weights: it "
             "looks like the new weights; record it with kind = weights."
         )
-    elif exchange.update.kind is UpdateKind.GRADIENT and _looks_like_a_delta(known, exchange, info.examples):
+    elif exchange.update.kind is not UpdateKind.GRADIENT:
+        return
+    elif is_a_difference(weights, tensors):
+        yield (
+            "The update is recorded as a gradient, but its numbers are whole numbers of rounding steps of "
+            "their weights, as only new weights minus received ones are: it looks like a delta; record it "
+            "with kind = delta."
+        )
+    elif _moved_against_the_gradient(exchange, info.examples):
         yield (
             "The update is recorded as a gradient, but the output layer's bias moved as a client's weights "
             "move, against the gradient: it looks like a delta; record it with kind = delta."
         )
 
 
-def _looks_like_a_delta(known: Knowledge, exchange: Exchange, examples: int | None) -> bool:
-    """By the output bias, whose gradient is mean(p - y), Zhao et al. 2020, eq. (4): its signs, then counts.
+def _moved_against_the_gradient(exchange: Exchange, examples: int | None) -> bool:
+    """By the output bias, whose gradient is mean(p - y), Zhao et al. 2020, eq. (4). For changes that a filter
+    took off the weights' grid.
 
     An entry is negative only for a class that is there, so a gradient has no more of them than there are
     examples. A delta has them the other way round. Its entries sum to zero, or the loss is another one.
@@ -76,9 +84,7 @@ def _looks_like_a_delta(known: Knowledge, exchange: Exchange, examples: int | No
         return False
     bias = exchange.update.tensors[name].double()
     sums_to_zero = bool(bias.sum().abs() <= 1e-3 * bias.abs().sum())
-    if not sums_to_zero:
-        return False
-    return int((bias < 0).sum()) > examples or counts_say_delta(exchange, known, examples)
+    return sums_to_zero and int((bias < 0).sum()) > examples
 
 
 def _rounded(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:

@@ -8,7 +8,6 @@ from seepage.core.types import Modality
 from seepage.engine.isolation.attack import planned_attack
 from seepage.engine.shared import Shared
 from seepage.protocol import missing_grants
-from seepage.protocol.widening import wide_model
 from seepage.record import NotTried
 
 
@@ -19,7 +18,7 @@ def why_not(shared: Shared, name: str) -> NotTried | None:
         return NotTried(name=name, why="not_granted", reason=f"it {lacking}")
     model = shared.source.model
     try:
-        attack.check(wide_model(model), shared.known_to_server())
+        attack.check(attack.held_as(model), shared.known_to_server())
     except SeepageError as reason:  # also a model that this attack cannot run in its own type of numbers
         return NotTried(name=name, why="does_not_fit", reason=str(reason))
     modality = prepared.dataset.spec.modality

@@ -24,6 +24,7 @@ from seepage.core.types import INPUT_SPACE, Modality
 from seepage.metrics import METRICS
 from seepage.names import metrics as names
 from seepage.record import ADAPTIVE, BASELINE, AttackRef, AuditLog, Cell
+from seepage.record.packed import where
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def rule(log: AuditLog, thresholds: Mapping[str, float]) -> Ruling:
     """Hold a log against the thresholds. Without any, something must have been measured at all."""
     attacks = [ref for ref in log.header.attacks if ref.name != BASELINE]
     if not thresholds:
-        cells = [c for c in log.cells if c.attack.name != BASELINE]
+        cells = log.cells_where(lambda c: c.attack.name != BASELINE)
         if any(c.status == "done" and _finite(_all_values(c)) for c in cells):
             return Ruling()
         return Ruling(not_measured=(_nothing_at_all(cells),))
@@ -143,8 +144,8 @@ class _Reading:
     def of(
         cls, log: AuditLog, attack: AttackRef, metric: MetricFacts, thresholds: Mapping[str, float]
     ) -> _Reading:
-        cells = log.cells_where(lambda c: c.attack == attack)
-        right = [c for c in cells if c.status == "done" and _in_space(c, metric)]
+        cells = log.cells_of(attack)
+        right = where(cells, lambda c: c.status == "done" and _in_space(c, metric))
         values = [v for c in right for v in _values(c, metric)]
         gap = _unfinished(log, attack, cells, metric) or _unread(log, cells, metric, thresholds)
         if not gap and len(_finite(values)) < len(values):
@@ -167,7 +168,7 @@ class _Reading:
 def _unfinished(log: AuditLog, attack: AttackRef, cells: Sequence[Cell], metric: MetricFacts) -> str:
     """Why some seeds of this attack have no result; empty where all have, or nobody asked for them."""
     planned = len(log.header.seeds)
-    stopped = [c for c in cells if c.status != "done"]
+    stopped = where(cells, lambda c: c.status != "done")
     if len(stopped) == planned and all(c.status == "not_applicable" for c in stopped):
         chosen_by_us = attack.name == ADAPTIVE or log.header.spec.get("attacks") == "auto"
         return (
@@ -188,8 +189,8 @@ def _unread(
     log: AuditLog, cells: Sequence[Cell], metric: MetricFacts, thresholds: Mapping[str, float]
 ) -> str:
     """Why a finished attack has no value of this metric; empty where it need not have one."""
-    done = [c for c in cells if c.status == "done"]
-    elsewhere = [c for c in done if not _in_space(c, metric)]
+    done = where(cells, lambda c: c.status == "done")
+    elsewhere = where(done, lambda c: not _in_space(c, metric))
     if elsewhere and metric.space == "input":
         if any(log.header.metric(name).space == "features" for name in thresholds):
             return ""  # judged there
@@ -200,8 +201,8 @@ def _unread(
             f"'{elsewhere[0].space}': judge those with a threshold on cosine or relative_error, or leave the "
             "attack out."
         )
-    inside = [c for c in done if _in_space(c, metric)]
-    lacking = [c for c in inside if not _values(c, metric)]
+    inside = where(done, lambda c: _in_space(c, metric))
+    lacking = where(inside, lambda c: not _values(c, metric))
     # A whole batch's figures (labels, rows) are not every attack's to give.
     if lacking and (metric.level == "example" or len(lacking) < len(inside)):
         return f"{metric.name} is missing in {len(lacking)} of {len(done)} finished runs."

@@ -76,6 +76,7 @@ def remedies(spec: AuditSpec, scale: Scale, *, crafted: bool, rounds: int) -> It
         yield _remedy("local_averaging", batches=scale.factor)
     if crafted:
         yield _remedy("refuse_traps")
+    yield _remedy("gate")
 
 
 def noise_for(target: float, spec: AuditSpec, *, rounds: int) -> float:

@@ -48,8 +48,15 @@ def train_cell(prepared: Prepared, seed: int, rounds: int, training: TrainingSpe
             plateau = Plateau(judge, examples=len(validation), rounds=rounds)
             scores["lr"] = prepared.local.lr
         promise = _Promise.of(prepared, batches, seed, wanted.canaries)
+        held_back = HeldBack()
         model, taken = train(
-            prepared, batches, seed=seed, rounds=rounds, canaries=promise.canaries, enough=plateau
+            prepared,
+            batches,
+            seed=seed,
+            rounds=rounds,
+            canaries=promise.canaries,
+            enough=plateau,
+            held_back=held_back,
         )
         scores |= {
             "accuracy": accuracy(model, tested, loss=prepared.loss),
@@ -57,6 +64,8 @@ def train_cell(prepared: Prepared, seed: int, rounds: int, training: TrainingSpe
             "rounds": float(taken),
         }
         scores["chance"] = _chance(tested, prepared.loss)
+        if held_back.share > 0:
+            scores["held_back"] = held_back.share
         if plateau is not None:
             scores["plateau"] = float(plateau.reached)
         found, broken = promise.kept(model)
@@ -80,6 +89,22 @@ def _at_its_rate(
         return accuracy(model, validation, loss=prepared.loss)
 
     return at(best_rate(reached, prepared.local.lr))
+
+
+@dataclass
+class HeldBack:
+    """Examples that clients drew for a round, and those of them that their updates name."""
+
+    drawn: int = 0
+    named: int = 0
+
+    def count(self, batch: Batch, update: Update) -> None:
+        self.drawn += len(batch)
+        self.named += len(batch) if update.num_examples is None else min(len(batch), update.num_examples)
+
+    @property
+    def share(self) -> float:
+        return 1 - self.named / max(1, self.drawn)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +150,11 @@ def train(
     rounds: int,
     canaries: Canaries | None = None,
     enough: Plateau | None = None,
+    held_back: HeldBack | None = None,
 ) -> tuple[nn.Module, int]:
     """The model after `rounds` rounds with an honest server, or after `enough` of them; how many they were.
+
+    held_back: is told of every update.
 
     As `protocol.play` does it, but without its record of every round's model and updates, which would
     fill the memory in a longer training.
@@ -140,7 +168,7 @@ def train(
         sent, held = Broadcast(model, number), batches(number)
         # How many a Poisson sample holds is nobody's business: all weigh the same.
         sizes = [None if prepared.planned.poisson else len(batch) for batch in held]
-        mean = aggregate(_sent(step, sent, held, canaries), rule, sizes=sizes)
+        mean = aggregate(_sent(step, sent, held, canaries, held_back or HeldBack()), rule, sizes=sizes)
         model = apply_update(model, mean, lr=prepared.local.lr)
         if enough is not None and enough(model, number + 1):
             return model, number + 1
@@ -148,12 +176,18 @@ def train(
 
 
 def _sent(
-    step: LocalStep, sent: Broadcast, held: Sequence[Batch], canaries: Canaries | None
+    step: LocalStep,
+    sent: Broadcast,
+    held: Sequence[Batch],
+    canaries: Canaries | None,
+    held_back: HeldBack,
 ) -> Iterator[Update]:
     for number, batch in enumerate(held):
         if canaries is not None:
             canaries.active = number == 0
-        yield step(sent, batch)
+        update = step(sent, batch)
+        held_back.count(batch, update)
+        yield update
 
 
 def accuracy(model: nn.Module, batch: Batch, *, loss: str = "auto", chunk: int = 256) -> float:

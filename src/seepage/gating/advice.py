@@ -13,12 +13,13 @@ from seepage.defenses.clipping import clip_together
 from seepage.defenses.gaussian_noise import add_noise
 from seepage.defenses.randomness import noise_generator
 from seepage.gating.attacked import Site
+from seepage.gating.noise import needed_noise
 from seepage.gating.report import Advice, Exposure
 from seepage.protocol import client
 
-_SIGMAS = (1e-4, 1e-3, 1e-2, 1e-1)
-"""Noise over the clipping norm, tried from below. Cost: each takes one more attack; the last one drowns any
-update of fewer than a hundred coordinates."""
+TIMES = (1.0, 4.0, 16.0, 64.0)
+"""Of the noise that the bound asks for, tried from below. Cost: each takes one more attack; seldom more than
+the first."""
 CLIP = 1.0
 """Norm that an update is clipped to. A choice: the noise that is tried is a multiple of it."""
 _STEPS = 4
@@ -63,10 +64,11 @@ def _changes(
     if len(layers) == 1:
         layer = layers.pop()
         yield f"freeze layer '{layer}'", without(update, f"{layer}."), None
-    for sigma in _SIGMAS:
-        noisy = noised(update, sigma)
-        if exposed(site, noisy) == 0 or sigma == _SIGMAS[-1]:
-            yield f"clip to {CLIP:g} and add noise of {sigma:g} to each coordinate", noisy, None
+    needed = needed_noise(site, update)
+    for times in TIMES:
+        noisy = noised(update, times * needed)
+        if exposed(site, noisy) == 0 or times == TIMES[-1]:
+            yield f"clip to {CLIP:g} and add noise of {times * needed:.2g} to each coordinate", noisy, None
             return
 
 

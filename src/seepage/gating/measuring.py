@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,17 +23,22 @@ from seepage.core.types import (
 )
 from seepage.gating.advice import advise
 from seepage.gating.attacked import Site, Tried
+from seepage.gating.noise import needed_noise
 from seepage.gating.report import Exposure, GateReport, How
 from seepage.gating.shares import LayerShares, layer_shares
-from seepage.models.layers import trace_linear_layers
-from seepage.protocol import client, loss_name
-from seepage.protocol.losses import loss_of_numbers
+from seepage.models.hugging_face import is_hugging_face
+from seepage.models.loading import build_model
+from seepage.protocol import client, loss_name, training_mode
+from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, TOKEN_CLASS, loss_of_numbers
 
 ISOLATED = 9.0
 """D-SNR from which on one example owns an update. Derived: nine tenths of the gradient are its own."""
 _PLAIN = 1e-4
 """Relative distance from the gradient of the batch, below which an update is that gradient. Derived: ten
 times the rounding of a sum over a batch in float32."""
+_SHRUNK = 4
+"""A layer that no attack reads counts if what it reads has at least one number for so many of the input.
+Derived: a picture of half the width and height can be recognised; a low-rank adapter's numbers cannot."""
 _BUDGET = 2.0
 """Seconds for taking apart what peeling leaves, at each layer. Cost: time; a server may take longer."""
 
@@ -48,6 +54,7 @@ def gate(
     quick: bool = False,
     advice: bool = True,
     budget: float = _BUDGET,
+    noise: float = 0.0,
 ) -> GateReport:
     """Which of my examples would this update give away, how well, through which layer, and what to change.
 
@@ -56,7 +63,10 @@ def gate(
     batch: the private examples behind it, as the model is fed them. They stay here: attacks see the model
     and the update, and what they find is compared with the batch.
     threshold: share of the batch that may be exposed. quick: from one pass forward and back alone.
-    advice: also measure what would help. budget: seconds of search at each layer.
+    advice: also measure what would help. budget: seconds of search at each layer. noise: standard deviation
+    of the Gaussian noise on each number of the update, added after it was clipped to a norm of one. Where
+    that hides every example by a bound (`gating.noise`), measures of the pass before it do not count, and
+    attacks that noise keeps from beginning are not missed.
 
     >>> _ = torch.manual_seed(0)
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(16, 40), nn.ReLU(), nn.Linear(40, 3))
@@ -65,42 +75,89 @@ def gate(
     >>> report.answer, report.exposed
     ('block', [0, 1, 2])
     """
-    started = time.process_time()
+    started = time.perf_counter() if quick else time.process_time()
     mine = batch if isinstance(batch, Batch) else Batch(*batch)
     if not len(mine):
         raise DataError(
             "the batch holds no example, so there is nothing to measure: give the private examples."
         )
     local = local or LocalTraining()
-    numbers = mine.labels.is_floating_point() or mine.labels.ndim > 1
-    if numbers:  # whatever shape and type they come in; which loss they are for is settled once
-        mine = replace(mine, labels=mine.labels.reshape(len(mine), -1).to(torch.get_default_dtype()))
-        local = replace(local, loss=loss_of_numbers(local.loss, mine.labels))
-    known = spec or spec_of(model, mine)
-    loss = local.loss if numbers else loss_name(local.loss, _outputs(model, mine))
-    site = Site(model, mine, known, local, loss, budget)
+    model = plain_model(model, mine, spec)
+    mine, local = _settled(mine, local)
+    train = local.batch_norm == "train"
+    shares = layer_shares(model, mine, local.loss, train=train)
+    if quick:
+        return GateReport(
+            examples=len(mine),
+            exposures=list(measures(shares, unknowns(model, mine))),
+            threshold=threshold,
+            measured=any(not one.places for one in shares),
+            quick=True,
+            seconds=time.perf_counter() - started,
+        )
+    site = site_of(model, mine, spec=spec, local=local, budget=budget)
+    known = site.spec
     sent = _as_update(update, site)
-    shares = layer_shares(model, mine, loss)
-    watched = {one.name for one in shares} if quick else _read_directly(site, sent)
-    exposures = list(_measures(shares, watched))
-    tried = Tried((), {})
-    if not quick:
-        tried = site.attacked(sent)
-        exposures += found_exposures(tried)
+    exposures: list[Exposure] = []
+    hidden = noise > 0 and noise >= needed_noise(site)
+    if not hidden:
+        exposures += measures(_told_by_measures(shares, site, sent), unknowns(model, mine))
+    tried = site.attacked(sent)
+    exposures += found_exposures(tried)
     counts = next((found.labels for found in tried.found if found.labels is not None), None)
-    true = torch.bincount(mine.classes.cpu(), minlength=known.num_classes)
+    words = next((found.words for found in tried.found if found.words is not None), None)
     return GateReport(
         examples=len(mine),
         exposures=exposures,
         threshold=threshold,
-        measured=tried.measured or (quick and bool(shares)),
+        measured=tried.measured or hidden,
         label_counts=None if counts is None else [int(c) for c in counts],
-        labels_right=None if counts is None else torch.equal(counts.round().long().cpu(), true),
+        labels_right=None if counts is None else _counted(mine, counts, known.num_classes),
+        words=None if words is None else _known(mine, words),
         not_run=tried.not_run,
-        quick=quick,
-        advice=advise(site, sent, exposures) if advice and exposures and not quick else (),
+        advice=advise(site, sent, exposures) if advice and exposures else (),
         seconds=time.process_time() - started,
     )
+
+
+def _settled(batch: Batch, local: LocalTraining) -> tuple[Batch, LocalTraining]:
+    """Targets that are numbers come in any shape and type; which loss they are for is settled once."""
+    if not (batch.labels.is_floating_point() or batch.labels.ndim > 1):
+        return batch, local
+    labels = batch.labels.reshape(len(batch), -1).to(torch.get_default_dtype())
+    return replace(batch, labels=labels), replace(local, loss=loss_of_numbers(local.loss, labels))
+
+
+def unknowns(model: nn.Module, batch: Batch) -> int:
+    """Numbers that a search for one example has to find: of tokens those of their embeddings."""
+    if batch.inputs.is_floating_point():
+        return batch.inputs[0].numel()
+    dims = [module.embedding_dim for module in model.modules() if isinstance(module, nn.Embedding)]
+    return batch.inputs[0].numel() * max(dims, default=1)
+
+
+def site_of(
+    model: nn.Module,
+    batch: Batch,
+    *,
+    spec: InputSpec | None = None,
+    local: LocalTraining | None = None,
+    budget: float = _BUDGET,
+) -> Site:
+    """The client's side, with what was not said read off its examples."""
+    batch, local = _settled(batch, local or LocalTraining())
+    model = plain_model(model, batch, spec)
+    return Site(model, batch, spec or spec_of(model, batch), local, _loss(model, batch, local), budget)
+
+
+def _counted(batch: Batch, counts: Tensor, classes: int) -> bool:
+    true = torch.bincount(batch.classes.cpu(), minlength=classes)
+    return torch.equal(counts.round().long().cpu(), true)
+
+
+def _known(batch: Batch, words: Tensor) -> float:
+    there = batch.inputs[batch.inputs >= 0].unique().cpu()
+    return float(words[there].double().mean())
 
 
 def found_exposures(tried: Tried) -> Iterator[Exposure]:
@@ -112,40 +169,68 @@ def found_exposures(tried: Tried) -> Iterator[Exposure]:
             how: How = "picture"
             if exact:
                 how = "exact" if found.space == INPUT_SPACE else "features"
-            if exact or bool(found.pictured[i]):
+            elif bool(found.worded[i]):
+                how = "text"
+            elif bool(found.reachable[i]):
+                how, psnr = "searched", None
+            if exact or bool((found.pictured | found.worded | found.reachable)[i]):
                 yield Exposure(example=i, how=how, by=found.attack, layer=layer, psnr=psnr)
 
 
-def _measures(shares: list[LayerShares], owned: set[str]) -> Iterator[Exposure]:
-    """What bounds reading and fishing, from the client's own pass."""
+def measures(shares: Sequence[LayerShares], values: int) -> Iterator[Exposure]:
+    """What bounds reading, fishing and searching, from the client's own pass; `values`: of one example."""
     for one in shares:
-        if one.name not in owned and not one.rungs:
-            continue  # there the attacks themselves tell
-        count = one.owned()
-        for i in one.peelable().nonzero().flatten().tolist():
-            yield Exposure(example=i, how="owned", by="peeling", layer=one.name, strength=float(count[i]))
+        if one.places:
+            continue
+        peeled = one.peelable().nonzero().flatten().tolist()
+        counts = one.owned().tolist() if peeled else []
+        for i in peeled:
+            yield Exposure(example=i, how="owned", by="peeling", layer=one.name, strength=counts[i])
         for i in one.unmixable().nonzero().flatten().tolist():
             yield Exposure(example=i, how="unmixed", by="unmixing", layer=one.name)
-    if shares and shares[-1].norms is not None and len(shares[-1].norms) > 1:
-        ratio = shares[-1].dominance()
-        for i in (ratio >= ISOLATED).nonzero().flatten().tolist():
-            yield Exposure(
-                example=i, how="isolated", by="D-SNR", layer=shares[-1].name, strength=float(ratio[i])
-            )
+    for one in shares:
+        if one.norms is not None and len(one.norms) > 1:
+            ratio = one.dominance()
+            for i in (ratio >= ISOLATED).nonzero().flatten().tolist():
+                strength = float(ratio[i])
+                yield Exposure(example=i, how="isolated", by="D-SNR", layer=one.name, strength=strength)
+    over_places = [one for one in shares if one.places]
+    if over_places:
+        numbers = torch.stack([one.alone() for one in over_places])  # (layers, n)
+        for i in (numbers.sum(dim=0) >= values).nonzero().flatten().tolist():
+            most = over_places[int(numbers[:, i].argmax())]
+            strength = float(numbers[:, i].sum()) / values
+            yield Exposure(example=i, how="isolated", by="shares", layer=most.name, strength=strength)
 
 
-def _read_directly(site: Site, sent: Update) -> set[str]:
-    """Layers that read the input, if the update is the plain gradient: whom peeling reaches there is known.
+def _told_by_measures(shares: Sequence[LayerShares], site: Site, sent: Update) -> list[LayerShares]:
+    """Layers of which the measures alone tell, or tell more than attacks do in their time.
 
-    An attack may stop earlier for lack of time; a server has more of it. What noise left is for the attacks.
+    Of dense layers that read features the attacks themselves tell. If the update is what one plain step makes
+    of the batch, whom peeling reaches is known where the input is read, and where no attack reads: an attack
+    may stop earlier for lack of time, and a server has more of it. What noise left is for the attacks.
     """
-    if sent.kind is not UpdateKind.GRADIENT:
-        return set()
-    plain = client(replace(site.local, algorithm="fedsgd"))(Broadcast(site.model), site.batch).tensors
-    off = sum(float((sent.tensors[n] - t).square().sum()) for n, t in plain.items() if n in sent.tensors)
-    if off > _PLAIN**2 * sum(float(t.square().sum()) for t in plain.values()):
-        return set()
-    return {layer.name for layer in trace_linear_layers(site.model, site.spec) if layer.reads == "input"}
+    plain = _is_plain(site, sent)
+    enough = unknowns(site.model, site.batch) // _SHRUNK
+    kept = []
+    for one in shares:
+        unread = not one.attacked and one.inputs >= enough
+        if one.rungs or one.places or (plain and (one.reads_input or unread)):
+            kept.append(one)
+        elif one.norms is not None:  # its rows are left to the attacks; what it sends back is not
+            kept.append(replace(one, signals=one.signals[:, :0]))
+    return kept
+
+
+def _is_plain(site: Site, sent: Update) -> bool:
+    if site.local.num_steps(len(site.batch)) > 1 or not site.local.plain:
+        return False
+    plain = client(site.local)(Broadcast(site.model), site.batch)
+    if plain.kind is not sent.kind:
+        return False
+    pairs = [(sent.tensors[n], t) for n, t in plain.tensors.items() if n in sent.tensors]
+    off = sum(float((mine - t).square().sum()) for mine, t in pairs)
+    return off <= _PLAIN**2 * sum(float(t.square().sum()) for t in plain.tensors.values())
 
 
 def _as_update(update: Update | Mapping[str, Tensor] | None, site: Site) -> Update:
@@ -159,17 +244,19 @@ def _as_update(update: Update | Mapping[str, Tensor] | None, site: Site) -> Upda
 
 def spec_of(model: nn.Module, batch: Batch) -> InputSpec:
     """What the examples themselves say: pictures have three dimensions, tokens are whole numbers."""
+    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    return _spec(batch, max(2, _outputs(model, batch)[0]), sizes)
+
+
+def _spec(batch: Batch, classes: int, sizes: list[int]) -> InputSpec:
     shape = tuple(batch.inputs.shape[1:])
-    classes = max(2, _outputs(model, batch))
     if not batch.inputs.is_floating_point():
-        top = int(batch.inputs.max()) + 1
-        sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
         return InputSpec(
             modality=Modality.TEXT,
             shape=shape,
             num_classes=classes,
             value_range=None,
-            vocabulary=max([top, *sizes]),
+            vocabulary=max([int(batch.inputs.max()) + 1, *sizes]),
         )
     numbers = batch.labels.is_floating_point()
     low, high = float(batch.inputs.min()), float(batch.inputs.max())
@@ -184,11 +271,33 @@ def spec_of(model: nn.Module, batch: Batch) -> InputSpec:
     )
 
 
-def _outputs(model: nn.Module, batch: Batch) -> int:
-    with torch.no_grad():
-        logits = model(batch.inputs[:1]) if not model.training else model.eval()(batch.inputs[:1])
-    if not isinstance(logits, Tensor) or logits.dim() != 2:
+def plain_model(model: nn.Module, batch: Batch, spec: InputSpec | None) -> nn.Module:
+    """The model itself; of Hugging Face's a copy that takes token ids alone and gives logits."""
+    if not is_hugging_face(model) or isinstance(_answer(model, batch), Tensor):
+        return model
+    if spec is None:
+        spec = _spec(batch, 2, [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)])
+    return build_model(model, spec)
+
+
+def _answer(model: nn.Module, batch: Batch) -> Any:
+    with torch.no_grad(), training_mode(model, False):
+        return model(batch.inputs[:1])
+
+
+def _outputs(model: nn.Module, batch: Batch) -> tuple[int, bool]:
+    """How many, and whether there are so many at every token."""
+    logits = _answer(model, batch)
+    if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
         raise DataError(
             "the model does not return one row of logits for each example: wrap it so that it does."
         )
-    return logits.shape[1]
+    return logits.shape[-1], logits.dim() == 3
+
+
+def _loss(model: nn.Module, batch: Batch, local: LocalTraining) -> str:
+    if batch.labels.is_floating_point():
+        return local.loss  # settled
+    outputs, tokens = _outputs(model, batch)
+    each = MASKED_TOKEN if local.masking is not None else NEXT_TOKEN if batch.targets is None else TOKEN_CLASS
+    return loss_name(local.loss, outputs, per_token=each if tokens else None)

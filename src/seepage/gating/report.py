@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Answer = Literal["pass", "block", "not measured"]
-How = Literal["exact", "picture", "features", "isolated", "owned", "unmixed"]
+How = Literal["exact", "picture", "text", "features", "isolated", "owned", "unmixed", "searched"]
 
 CAVEAT = (
     "This holds for the attacks that were run, on this update alone. Others may recover more, over several "
@@ -16,10 +16,12 @@ CAVEAT = (
 WORDS: dict[How, str] = {
     "exact": "recovered exactly",
     "picture": "recovered as a picture",
+    "text": "recovered as a text, nine words of ten or more in their places",
     "features": "recovered as features of a layer, exactly",
     "isolated": "alone in the update, so that a search for it has nothing else to fit",
     "owned": "alone at neurons, so that reading rows gives it away",
     "unmixed": "one of few for so many neurons, so that a search tells it from the others, given time",
+    "searched": "behind an update that a search has taken apart in part, and goes on with",
 }
 
 
@@ -74,10 +76,12 @@ class GateReport:
     label_counts: Sequence[int] | None = None
     """Of the classes, as the server infers them."""
     labels_right: bool | None = None
+    words: float | None = None
+    """Share of the tokens in the batch that are known to be there, in whatever place."""
     not_run: dict[str, str] = field(default_factory=dict)
     quick: bool = False
     seconds: float = 0.0
-    """CPU time."""
+    """CPU time; of the quick mode clock time, for asking for CPU time can take as long as a small step."""
     caveat: str = CAVEAT
 
     @property
@@ -100,13 +104,15 @@ class GateReport:
         """For people; holds no data, only places in the batch."""
         head = f"{self.answer}: {len(self.exposed)} of {self.examples} examples would be recovered"
         head += f" (allowed: {self.threshold:.0%})."
-        lines = [head if self.measured else f"not measured: no attack could be run.\n{head}"]
+        lines = [head if self.measured else f"not measured: attacks could not be run, or broke off.\n{head}"]
         shown = _strongest(self.exposures)
         lines += [f"- {one.text()}." for one in shown[:MOST_LINES]]
         if len(shown) > MOST_LINES:
             lines.append(f"- and {len(shown) - MOST_LINES} more (--json has all of them).")
         if self.labels_right:
             lines.append("The labels of the batch can be counted from it, class by class.")
+        if self.words:
+            lines.append(f"Of the different tokens in the batch {self.words:.0%} are known to be there.")
         lines += [f"To change: {one.text()}." for one in self.advice]
         lines += [f"Not run: {name}: {why}" for name, why in self.not_run.items()]
         return "\n".join([*lines, self.caveat])
@@ -122,6 +128,7 @@ class GateReport:
             "exposures": [vars(one) for one in self.exposures],
             "advice": [vars(one) for one in self.advice],
             "labels_right": self.labels_right,
+            "words": self.words,
             "not_run": self.not_run,
             "quick": self.quick,
             "seconds": round(self.seconds, 3),

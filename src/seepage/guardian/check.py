@@ -110,8 +110,9 @@ def guard(
 
     previous: the model of an earlier round, or any version that is known to be honest.
     history: models of earlier rounds, the oldest first; the last is taken for `previous` where none is given.
-    sample: public examples as the model is fed them, noise is used without. A Batch with labels, best the
-        client's own, is also what losses are compared on, given a history; nothing of it leaves the guard.
+    sample: examples as the model is fed them, noise is used without; 32 or more, best the client's own, show
+        neurons that fire for few of them. A Batch with labels is also what losses are compared on, given a
+        history. Nothing of it leaves the guard.
     spec: shape and value range of the inputs.
     detectors: more checks beside our own, which the false-alarm rate does not count: a name that a package
         offers, "package.module:thing", a function of a broadcast, or one that builds such a function from

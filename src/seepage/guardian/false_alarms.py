@@ -52,8 +52,10 @@ class FalseAlarms:
         group = "weights"
         if any(name in findings for name in looking_at("behaviour")):
             group = "all"
+        if "rare_neurons" in findings:
+            group = "with sample"
         if "round_jump" in findings:
-            group = "with previous"
+            group = "with both" if group == "with sample" else "with previous"
         measured: dict[str, Any] = calibration()["false_alarms"]
         chosen = {name: measured[name][group] for name in _POPULATIONS if name != "rounds"}
         if "step_history" in findings or "loss_jump" in findings:

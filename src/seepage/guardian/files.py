@@ -15,8 +15,8 @@ from seepage.data import Dataset, load_data, standardised
 from seepage.guardian.check import GuardReport, guard
 from seepage.guardian.detectors import as_module
 from seepage.guardian.detectors.layers import fresh_generator
+from seepage.guardian.shards import read_weights
 from seepage.models.loading import build_model
-from seepage.models.weights import read_state_dict
 
 Builder = str | Callable[..., nn.Module] | nn.Module
 
@@ -32,7 +32,7 @@ def guard_file(
     sample: Any = None,
     spec: InputSpec | None = None,
 ) -> GuardReport:
-    """Check the weights in a .safetensors, torch.save or TorchScript file.
+    """Check the weights in a .safetensors, torch.save or TorchScript file, or in all that an index names.
 
     previous: the file of an earlier round, or those of several, the oldest first.
     builder: a model's name, function or module; with it the model is also run on harmless inputs.
@@ -50,15 +50,15 @@ def guard_file(
                 "model: name the model that the weights belong to as well, or leave the sample out."
             )
         return guard(
-            as_module(read_state_dict(path)), history=[as_module(read_state_dict(file)) for file in earlier]
+            as_module(read_weights(path)), history=[as_module(read_weights(file)) for file in earlier]
         )
     if known is None:
         raise SpecError(
             "a model was named, but not what its inputs are: give public data as a sample, or an InputSpec."
         )
     model = build_model(builder, known, weights=path)
-    states = [read_state_dict(file) for file in earlier]
-    now = _shapes(read_state_dict(path))
+    states = [read_weights(file) for file in earlier]
+    now = _shapes(read_weights(path))
     # Of another architecture they cannot be run, which the comparison with the last one will tell.
     alike = all(_shapes(state) == now for state in states)
     before = [build_model(builder, known, weights=file) for file in earlier] if alike else []

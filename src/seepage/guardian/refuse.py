@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from torch import nn
 
 from seepage.core.errors import NotApplicable
-from seepage.core.types import Batch, Broadcast, Defense, InputSpec, LocalStep, Update, Verdict
+from seepage.core.types import Batch, Broadcast, Defense, Finding, InputSpec, LocalStep, Update, Verdict
 from seepage.defenses import Deployment
 from seepage.guardian.check import GuardReport, guard
 from seepage.guardian.detectors.loss_jump import loss_jump
+from seepage.guardian.detectors.rare_neurons import LEAST_EXAMPLES, rare_neurons
 from seepage.guardian.detectors.step_history import MOST_ROUNDS
 
 
@@ -21,9 +23,9 @@ def refuse_traps(*, spec: InputSpec | None = None, strict: bool = True) -> Defen
     A model that could not be checked is refused as well: a client that cannot look has no reason to trust.
 
     The models of the last rounds are kept, to compare the next one with. The private batch is not touched
-    before the verdict on weights, behaviour and steps; after it the losses on the batch are compared, for
-    which the models are only evaluated.
-    spec: with it the model is also run on noise.
+    before the verdict on weights, behaviour and steps; after it the losses on the batch are compared, and it
+    is looked at which neurons fire for few examples of it, for which the models are only evaluated.
+    spec: with it the model is also run on noise, and neurons on the batch are looked at.
     strict: refuse suspicious models as well; `GuardReport.false_alarms` says how often that is wrong. Without
     it only what has the exact structure of a known attack is refused.
     """
@@ -43,12 +45,9 @@ def refuse_traps(*, spec: InputSpec | None = None, strict: bool = True) -> Defen
             )
         if report.verdict not in accepted:
             raise NotApplicable(_refusal(number, report.evidence))
-        try:
-            losses = loss_jump(history=history, batch=batch)(broadcast)
-        except NotApplicable:
-            losses = None  # the first rounds
-        if losses is not None and losses.verdict not in accepted:
-            raise NotApplicable(_refusal(number, losses.evidence))
+        for finding in _on_private(broadcast, batch, history, spec):
+            if finding.verdict not in accepted:
+                raise NotApplicable(_refusal(number, finding.evidence))
         if new or number not in kept:
             for old in [r for r in kept if r >= number or r < number - MOST_ROUNDS]:
                 del kept[old]
@@ -56,6 +55,18 @@ def refuse_traps(*, spec: InputSpec | None = None, strict: bool = True) -> Defen
         return next_step(broadcast, batch)
 
     return refuse
+
+
+def _on_private(
+    broadcast: Broadcast, batch: Batch, history: Sequence[nn.Module], spec: InputSpec | None
+) -> Iterator[Finding]:
+    """What the client's own batch shows; in the first rounds, and with few examples, nothing."""
+    enough = len(batch) >= LEAST_EXAMPLES
+    checks = [loss_jump(history=history, batch=batch)]
+    checks += [rare_neurons(spec=spec, sample=batch.inputs)] if enough else []
+    for check in checks:
+        with suppress(NotApplicable):
+            yield check(broadcast)
 
 
 class _LastLook:

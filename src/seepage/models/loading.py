@@ -21,7 +21,7 @@ from seepage.core.user_code import (
 )
 from seepage.models import MODELS
 from seepage.models.adapting import refuse_unusable, settle, unwrap, unwrap_children
-from seepage.models.hugging_face import is_hugging_face, take_plain
+from seepage.models.hugging_face import is_adapted, is_hugging_face, take_plain
 from seepage.models.weights import PRETRAINED, load_weights, pretrained_path
 from seepage.models.zoo.initialisers import initialise
 from seepage.protocol import training_mode
@@ -191,9 +191,11 @@ def _fitting(model: nn.Module, examples: Tensor) -> str:
 
 
 def _check_wide(model: nn.Module, examples: Tensor) -> None:
-    """Attacks reckon in float32 with a half-precision model, which must not fix its type within `forward`."""
-    server = wide_model(model)
-    if server is model:
+    """Attacks reckon in float32 with a half-precision model, which must not fix its type within `forward`.
+
+    Under adapters none is made to find out: Hugging Face's models fix no type, and the base may be large.
+    """
+    if is_adapted(model) or (server := wide_model(model)) is model:
         return
     try:
         with torch.no_grad(), training_mode(server, False):

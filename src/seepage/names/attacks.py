@@ -43,6 +43,7 @@ ATTACKS: dict[str, Entry] = {
     ),
     "amplification": _attack("seepage.attacks.traps.amplification:amplification", "craft_weights"),
     "imprint": _attack("seepage.attacks.traps.imprint:imprint", "craft_weights"),
+    "decepticons": _attack("seepage.attacks.text.decepticons:decepticons", "craft_weights"),
     "class_fishing": _attack("seepage.attacks.fishing.class_fishing:class_fishing", *_FISHES),
     "moderate_fishing": _attack("seepage.attacks.fishing.class_fishing:moderate_fishing", *_FISHES),
     "feature_fishing": _attack(

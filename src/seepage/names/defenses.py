@@ -135,4 +135,10 @@ DEFENSES: dict[str, Entry] = {
         "Refuse to train on a received model that the guard calls a trap.",
         "Hide the trap better, or do without: honest weights leak too.",
     ),
+    "gate": _client(
+        "seepage.gating.middle:gate_in_audit",
+        "Measure each update before it leaves, and leave out the examples that it would give away.",
+        "Read what the gate's measures do not see, over several rounds in particular.",
+        reads_data=True,
+    ),
 }

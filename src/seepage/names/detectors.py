@@ -25,6 +25,7 @@ DETECTORS: dict[str, Entry] = {
         "seepage.guardian.detectors.sign_distribution:sign_distribution", "weights"
     ),
     "lone_neurons": _detector("seepage.guardian.detectors.lone_neurons:lone_neurons", "behaviour"),
+    "rare_neurons": _detector("seepage.guardian.detectors.rare_neurons:rare_neurons", "behaviour"),
     "gradient_share": _detector("seepage.guardian.detectors.gradient_share:gradient_share", "behaviour"),
     "transmission": _detector("seepage.guardian.detectors.transmission:transmission", "behaviour"),
     "round_jump": _detector("seepage.guardian.detectors.round_jump:round_jump", "rounds"),

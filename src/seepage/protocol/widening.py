@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from seepage.core.errors import NotApplicable
 from seepage.core.lazy import lazy_clone
-from seepage.core.types import Batch, Crafted, Exchange
+from seepage.core.types import Batch, Crafted
 from seepage.protocol.copies import frozen_of, original_of
 
 
@@ -79,14 +79,6 @@ def _wide_frozen(parameter: nn.Parameter) -> nn.Parameter:
 _wide_parameters: Any = WeakTensorKeyDictionary()
 _wide_models: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
 """A server that asks round after round reads its history again and again."""
-
-
-def wide_exchange(exchange: Exchange) -> Exchange:
-    """The exchange with the model as the server reckons with it; the update stays as it was sent."""
-    sent = exchange.broadcast.model
-    if wide_model(sent) is sent:
-        return exchange
-    return replace(exchange, broadcast=replace(exchange.broadcast, model=wide_model(sent)))
 
 
 def as_sent(crafted: Crafted, like: nn.Module) -> Crafted:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from seepage.record.cell import Cell
+from seepage.record.packed import where
 from seepage.record.refs import Record
 
 _PERMUTATIONS = 2000
@@ -59,7 +60,7 @@ def associations(
     Examples of one batch share an update, so ranks are taken, and permuted, within batches only. Batches in
     which the trait or the leakage is the same for all say nothing and are left out.
     """
-    done = [c for c in cells if c.status == "done" and len(c.examples) > 2]
+    done = where(cells, lambda c: c.status == "done" and len(c.examples) > 2)
     traits = sorted({name for c in done for e in c.examples for name in e.traits})
     found = []
     for trait in traits:

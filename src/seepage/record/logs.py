@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from seepage.core.errors import LogError
 from seepage.record.cell import Cell
 from seepage.record.header import Header, Kind, RunHeader
-from seepage.record.refs import TRAINING
+from seepage.record.packed import pack, where
+from seepage.record.refs import TRAINING, AttackRef
 from seepage.record.store import RunFolder
 
 
@@ -19,8 +20,8 @@ class AuditLog:
 
     folder: RunFolder
     header: Header
-    cells: tuple[Cell, ...]
-    """Of attacks."""
+    cells: Sequence[Cell]
+    """Of attacks. Of many, each is made when it is looked at: go through them, do not list them."""
     trainings: tuple[Cell, ...] = ()
 
     @classmethod
@@ -31,20 +32,34 @@ class AuditLog:
     @classmethod
     def of(cls, folder: RunFolder, header: Header) -> AuditLog:
         """Cells of code that has since changed, which the run is about to repeat, count as missing."""
-        ids = [id_ for _, _, id_ in header.planned() if folder.has_cell(id_)]
-        cells = [folder.read_cell(id_, header.run_key) for id_ in ids]
-        current = [cell for cell in cells if cell.key == header.cell_keys.get(cell.id, "")]
-        attacks = tuple(cell for cell in current if cell.attack.name != TRAINING)
-        trainings = tuple(cell for cell in current if cell.attack.name == TRAINING)
-        return cls(folder, header, attacks, trainings)
+        trainings: list[Cell] = []
+
+        def attacked() -> Iterator[Cell]:
+            for _, _, id_ in header.planned():
+                if not folder.has_cell(id_):
+                    continue
+                cell = folder.read_cell(id_, header.run_key)
+                if cell.key != header.cell_keys.get(cell.id, ""):
+                    continue
+                if cell.attack.name == TRAINING:
+                    trainings.append(cell)
+                else:
+                    yield cell
+
+        attacks = pack(attacked())
+        return cls(folder, header, attacks, tuple(trainings))
 
     @property
     def missing(self) -> int:
         """Planned cells that have not been run."""
         return len(self.header.planned()) - len(self.cells) - len(self.trainings)
 
-    def cells_where(self, predicate: Callable[[Cell], bool]) -> list[Cell]:
-        return [cell for cell in self.cells if predicate(cell)]
+    def cells_where(self, predicate: Callable[[Cell], bool]) -> Sequence[Cell]:
+        return where(self.cells, predicate)
+
+    def cells_of(self, attack: AttackRef, *, done: bool = False) -> Sequence[Cell]:
+        """Those of one attack. done: that have a result."""
+        return self.cells_where(lambda c: c.attack == attack and not (done and c.status != "done"))
 
 
 @dataclass(frozen=True)
@@ -87,7 +102,7 @@ _NAMED = 3
 
 
 def _not_run(point: AuditLog) -> str:
-    done = {cell.id for cell in (*point.cells, *point.trainings)}
+    done = {cell.id for cells in (point.cells, point.trainings) for cell in cells}
     left = [f"{what.title}, seed {seed}" for what, seed, id_ in point.header.planned() if id_ not in done]
     more = f"; and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     return f"{point.header.title}: not run: {'; '.join(left[:_NAMED])}{more}" if left else ""

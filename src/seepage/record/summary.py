@@ -9,6 +9,7 @@ from seepage.core.metric import MetricFacts
 from seepage.record.cell import Cell, ColumnRecord
 from seepage.record.estimate import Estimate
 from seepage.record.logs import AuditLog
+from seepage.record.packed import where
 from seepage.record.refs import AttackRef, Record
 
 
@@ -90,10 +91,9 @@ def _estimates(meaning: _Meaning, batches: Iterable[Sequence[Mapping[str, float]
 def _status(cells: Sequence[Cell], planned: int) -> tuple[str, str]:
     if not cells:
         return "not_run", "this attack has not been run yet"
-    done = [c for c in cells if c.status == "done"]
-    if not done:
+    failed = where(cells, lambda c: c.status != "done")
+    if len(failed) == len(cells):
         return cells[0].status, cells[0].reason
-    failed = [c for c in cells if c.status != "done"]
     if failed:
         return "partial", f"{len(failed)} of {planned} runs did not finish: {failed[0].reason}"
     if len(cells) < planned:
@@ -102,9 +102,9 @@ def _status(cells: Sequence[Cell], planned: int) -> tuple[str, str]:
 
 
 def summarise_attack(log: AuditLog, attack: AttackRef) -> AttackSummary:
-    cells = log.cells_where(lambda c: c.attack == attack)
+    cells = log.cells_of(attack)
     status, reason = _status(cells, len(log.header.seeds))
-    done = [c for c in cells if c.status == "done"]
+    done = where(cells, lambda c: c.status == "done")
     costs = [c.cost for c in done if c.cost is not None]
     meaning = log.header.metric
     return AttackSummary(

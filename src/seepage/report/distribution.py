@@ -11,6 +11,7 @@ import numpy as np
 from seepage.core.metric import MetricFacts
 from seepage.names.metrics import leading
 from seepage.record import Cell, Example, Header
+from seepage.record.packed import where
 from seepage.report.charts.lanes import DotPlot, draw
 from seepage.report.words import class_name, text
 
@@ -43,7 +44,7 @@ class Distribution:
 
 def build_distribution(header: Header, cells: Sequence[Cell], *, named: int = 3) -> Distribution | None:
     """The spread over all finished cells of one attack; None where fewer than two examples have a score."""
-    done = [c for c in cells if c.status == "done" and c.examples]
+    done = where(cells, lambda c: c.status == "done" and c.examples != ())
     if not done:
         return None
     what = leading(done[0].examples[0].scores, header.input.modality)

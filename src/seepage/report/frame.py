@@ -14,6 +14,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+_LISTS = re.compile(r"\[\n[^][{}\"]*\]")
+"""Lists of plain numbers, which JSON with an indent writes one a line."""
+
+
+def _on_one_line(found: re.Match[str]) -> str:
+    return " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]")
+
 
 def render(template: str, *, spec: Mapping[str, Any], tile: str = "1", **values: Any) -> str:
     """A page from one of our templates; `spec` is shown as JSON. Every text is escaped.
@@ -22,7 +29,7 @@ def render(template: str, *, spec: Mapping[str, Any], tile: str = "1", **values:
     their hashes, so that nothing that a user's names or labels might smuggle in is ever run.
     """
     style = f":root {{ --ratio: {tile}; }}\n{_own('style.css')}"
-    written = json.dumps(spec, indent=2, ensure_ascii=False, default=str)
+    written = _LISTS.sub(_on_one_line, json.dumps(spec, indent=2, ensure_ascii=False, default=str))
     return fragment(
         template,
         spec=written,

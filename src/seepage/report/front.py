@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from seepage.names.metrics import leading
 from seepage.record import BASELINE, AttackSummary, AuditLog, Cell, Example
+from seepage.record.packed import where
 from seepage.report.actions import Actions, read_actions
 from seepage.report.gallery import Gallery, Item, build_gallery, most_leaked_first
 from seepage.report.judgement import AuditVerdict, strongest
@@ -48,8 +49,7 @@ def build_front(log: AuditLog, summaries: Sequence[AttackSummary], ruling: Audit
 
 def _large(log: AuditLog, summary: AttackSummary) -> Gallery | None:
     """The most leaked of each run in turn, of different classes where there is a choice."""
-    cells = [c for c in log.cells_where(lambda c: c.attack == summary.attack) if c.examples]
-    cells = [c for c in cells if c.status == "done"]
+    cells = where(log.cells_of(summary.attack, done=True), lambda c: c.examples != ())
     if not cells:
         return None
     each = -(-LARGE // len(cells[:LARGE]))

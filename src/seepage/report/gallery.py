@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from seepage.core.errors import LogError
 from seepage.names.metrics import BESIDE, leading
 from seepage.record import AuditLog, Cell, Example, InputRecord
+from seepage.record.packed import where
 from seepage.record.pictures import Array, to_png, value_limits
 from seepage.record.shown import drawn, most_exposed_first
 from seepage.report.chosen import COLUMNS, LONGEST, PAIRS, Group, choose, is_large, room, shows
@@ -55,7 +56,7 @@ class Gallery:
 
 def build_galleries(log: AuditLog, cells: Sequence[Cell]) -> tuple[tuple[Gallery, ...], int]:
     """One gallery for each finished cell in input space, and the number of seeds left to the log."""
-    done, space = [cell for cell in cells if shows(cell)], room(log)
+    done, space = where(cells, shows), room(log)
     shown = tuple(
         build_gallery(log, cell, pairs=space.pairs, longest=space.longest) for cell in done[: space.seeds]
     )

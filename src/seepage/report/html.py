@@ -26,10 +26,21 @@ from seepage.report.front import build_front
 from seepage.report.gallery import Gallery, build_galleries
 from seepage.report.impact import Impact, build_impact
 from seepage.report.judgement import verdict
+from seepage.report.plan import by_reason
 from seepage.report.sheet import one_page
 from seepage.report.table import STATUS, FigureText, build_table, figure
 from seepage.report.vantage import protocol
-from seepage.report.words import class_name, duration, number, plural, sentence, short_number, things
+from seepage.report.words import (
+    alike,
+    class_name,
+    duration,
+    join,
+    number,
+    plural,
+    sentence,
+    short_number,
+    things,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +56,8 @@ class Section:
     batch_figures: tuple[tuple[MetricFacts, FigureText], ...]
     columns: Columns | None
     cost: str
+    notes: tuple[tuple[str, int], ...]
+    """Each with the number of others that differ from it in figures alone."""
     galleries: tuple[Gallery, ...]
     seeds_left: int
     distribution: Distribution | None
@@ -79,7 +92,8 @@ def render_html(log: AuditLog) -> str:
         protocol=[(key, _plain(value)) for key, value in protocol(header).items()],
         spec=header.spec,
         missing=_missing(log),
-        left_out=[(one.name, sentence(one.reason)) for one in header.not_tried],
+        left_out=[(join(names), sentence(reason)) for reason, names in by_reason(header.not_tried).items()],
+        not_tried=len(header.not_tried),
         shape=" × ".join(str(n) for n in header.input.shape),
         noun=things(header, 2).split()[1],
         one=things(header, 1).split()[1],
@@ -103,7 +117,7 @@ def write_html(log: AuditLog, path: Path | None = None) -> Path:
 
 def build_section(log: AuditLog, summary: AttackSummary) -> Section:
     """Everything the page says about one attack."""
-    cells = log.cells_where(lambda c: c.attack == summary.attack)
+    cells = log.cells_of(summary.attack)
     galleries, seeds_left = build_galleries(log, cells)
     per_example = [key for key in summary.scores if _is_per_example(cells, key)]
     return Section(
@@ -121,6 +135,7 @@ def build_section(log: AuditLog, summary: AttackSummary) -> Section:
         ),
         columns=build_columns(summary),
         cost=_cost(summary),
+        notes=alike(summary.notes),
         galleries=galleries,
         seeds_left=seeds_left,
         distribution=build_distribution(log.header, cells),

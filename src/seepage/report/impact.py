@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from seepage.core.metric import MetricFacts
 from seepage.names.metrics import leading
 from seepage.record import Association, Cell, Header, associations, by_class
+from seepage.record.packed import where
 from seepage.report.charts.scatter import Scatter, draw_scatter
 from seepage.report.words import class_name, number, plural, text, with_unit
 
@@ -29,7 +30,7 @@ class Impact:
 
 def build_impact(header: Header, cells: Sequence[Cell]) -> Impact | None:
     """None where the log has no traits, or fewer than three examples in every batch."""
-    done = [c for c in cells if c.status == "done" and c.examples]
+    done = where(cells, lambda c: c.status == "done" and c.examples != ())
     if not done or not any(e.traits for c in done for e in c.examples):
         return None
     what = leading(done[0].examples[0].scores, header.input.modality)

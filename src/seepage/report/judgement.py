@@ -204,8 +204,8 @@ def _labels_leak(log: AuditLog, summary: AttackSummary, guess: AttackSummary | N
     return labels_lead(_finished(log, summary), _finished(log, guess)) != "none"
 
 
-def _finished(log: AuditLog, summary: AttackSummary) -> list[Cell]:
-    return list(log.cells_where(lambda c: c.attack == summary.attack and c.status == "done"))
+def _finished(log: AuditLog, summary: AttackSummary) -> Sequence[Cell]:
+    return log.cells_of(summary.attack, done=True)
 
 
 def _exact(log: AuditLog, best: _Finding) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from seepage.record import BASELINE, Header, NotTried, RunHeader
 from seepage.report.gaps import not_tried
 from seepage.report.words import duration, join, plural, sentence, unit
@@ -59,7 +61,12 @@ def left_out(header: Header) -> list[str]:
 
 
 def _grouped(found: list[NotTried]) -> list[str]:
-    by_reason: dict[str, list[str]] = {}
+    return [f"Not tried: {join(names)}. {sentence(reason)}" for reason, names in by_reason(found).items()]
+
+
+def by_reason(found: Sequence[NotTried]) -> dict[str, list[str]]:
+    """The names of attacks that were not tried, those with the same reason together."""
+    names: dict[str, list[str]] = {}
     for one in found:
-        by_reason.setdefault(one.reason, []).append(one.name)
-    return [f"Not tried: {join(names)}. {sentence(reason)}" for reason, names in by_reason.items()]
+        names.setdefault(one.reason, []).append(one.name)
+    return names

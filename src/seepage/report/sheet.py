@@ -65,7 +65,7 @@ def _to_do(front: Front) -> Iterator[str]:
     if not front.advisable:
         return
     if front.actions is None or not front.actions.listed:
-        yield "No remedy was measured here." if front.actions is None else "No change that was tried helps."
+        yield "No remedy was measured here." if front.actions is None else front.actions.none_listed
         return
     for number, action in enumerate(front.actions.listed, start=1):
         yield f"{number}. {action.title}. {action.stops}"

@@ -80,7 +80,7 @@ def print_summary(log: AuditLog, console: Console | None = None) -> None:
     console.print(_rich_table(table, columns, name), width=width)
     for told in _advice(log):
         console.print(Text(printable(told)), width=width)
-    for line in server_s_view(log, [cell for cell in log.cells if cell.attack.name != BASELINE]):
+    for line in server_s_view(log, log.cells_where(lambda cell: cell.attack.name != BASELINE)):
         console.print(Text(printable(line)), width=width)
     for row in table.rows:
         if row.reason:
@@ -101,11 +101,13 @@ def _taken(log: AuditLog) -> str:
 def _advice(log: AuditLog) -> list[str]:
     """What to do, as the page has it first: measured on this deployment, the best first."""
     found = read_actions(log)
-    if found is None or not found.listed:
+    if found is None:
         return []
-    lines = ["", "What to do, measured on this deployment, the best first:"]
+    lines = ["", found.none_listed or "What to do, measured on this deployment, the best first:"]
     for number, one in enumerate(found.listed, 1):
-        lines += [f"{number}. {one.title}. {one.stops}", f"   {one.command}"]
+        lines += [f"{number}. {one.title}. {one.stops} {one.price}", f"   {one.command}"]
+    if found.below:
+        lines.append(f"Measured too, and ranked below: {'; '.join(found.below)}.")
     return [*lines, *([found.basis] if found.basis else []), ""]
 
 

@@ -57,7 +57,7 @@ def hindrances(log: AuditLog) -> list[str]:
     Where every example of an exchange came out exactly, nothing kept attacks from it.
     """
     seeds: dict[str, set[int]] = {}
-    scored = [cell for cell in log.cells if cell.space == "input" and cell.examples]
+    scored = log.cells_where(lambda cell: cell.space == "input" and cell.examples != ())
     read = {c.seed for c in scored if all(e.scores.get("exact") == 1.0 for e in c.examples)}
     for cell in log.cells:
         for said in () if cell.seed in read else cell.hindrances:

@@ -69,7 +69,7 @@ def _clients(log: AuditLog, summary: AttackSummary) -> int:
     stated = _whole(protocol(log.header).get("clients"))
     if stated:
         return stated
-    cells = log.cells_where(lambda c: c.attack == summary.attack and c.status == "done")
+    cells = log.cells_of(summary.attack, done=True)
     return max((len({e.client for e in c.examples}) for c in cells), default=1) or 1
 
 

@@ -12,7 +12,7 @@ _NAMED = 3
 
 def whom(log: AuditLog, summary: AttackSummary) -> tuple[str, ...]:
     """From the examples of the attack that the verdict names; nothing where none has a truth beside it."""
-    cells = [c for c in log.cells_where(lambda c: c.attack == summary.attack) if c.status == "done"]
+    cells = log.cells_of(summary.attack, done=True)
     examples = [example for cell in cells for example in cell.examples]
     if not examples:
         return ()

@@ -14,6 +14,21 @@ NOUNS = {"image": ("image", "images"), "text": ("text", "texts"), "tabular": ("r
 DASH = "–"
 
 
+_FIGURE = re.compile(r"\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
+
+
+def alike(notes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Each note with the number of later ones that say the same of other figures.
+
+    >>> alike(["Read 8 of 8 rows.", "No bias.", "Read 7 of 8 rows.", "Read 1.5e-7 of 8 rows."])
+    (('Read 8 of 8 rows.', 2), ('No bias.', 0))
+    """
+    groups: dict[str, list[str]] = {}
+    for note in notes:
+        groups.setdefault(_FIGURE.sub("0", note), []).append(note)
+    return tuple((same[0], len(same) - 1) for same in groups.values())
+
+
 def plural(count: int, singular: str, several: str | None = None) -> str:
     """A count with its noun.
 

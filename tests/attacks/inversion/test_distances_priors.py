@@ -235,7 +235,7 @@ def test_relative_priors_multiply_the_match() -> None:
     prior = total_variation(0.7)(problem)
     assert prior is not None
     matching = update_matching(problem, euclidean)
-    objective = sum_of(matching, [prior], relative=True)
+    objective = sum_of(matching, [prior], weighing="relative")
     inputs = random_batch(spec, [0] * 4, seed=1).inputs.reshape(2, 2, *spec.shape)
     start = Candidates(inputs, batch.labels.expand(2, 2))
     found = objective(start)

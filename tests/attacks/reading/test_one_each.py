@@ -28,7 +28,7 @@ from seepage.attacks.reading.one_each import Counted, Received, one_each
 from seepage.attacks.reading.peeling.residual import Residual
 from seepage.attacks.reading.peeling.span import SignalSpan
 from seepage.attacks.reading.scale import Scale
-from seepage.core.types import Batch, Broadcast, Exchange, Knowledge, LocalTraining, Reconstruction
+from seepage.core.types import Batch, Broadcast, Exchange, Knowledge, LocalTraining, Modality, Reconstruction
 from seepage.models.gradients import LayerGradient
 from seepage.models.layers import trace_linear_layers
 from seepage.models.signals import BackwardSignals
@@ -177,3 +177,44 @@ def test_another_whole_number_than_the_declared_one_is_no_clipping(
         left=lambda rows: torch.zeros(len(rows), 3 * SIZE**2, dtype=torch.float64),
     )
     assert one_each(counted, received).single.tolist() == [believed] * N
+
+
+ROWS = 10
+
+
+def table(seed: int) -> Batch:
+    """Six numbers and codes of four categories: a row that one of them is alone in has few digits to tell."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = [
+        nn.functional.one_hot(torch.randint(n, (ROWS,), generator=generator), n) for n in (9, 16, 20, 30)
+    ]
+    numbers = torch.randn(ROWS, 6, generator=generator)
+    return Batch(torch.cat([numbers, *codes], dim=1), torch.randint(2, (ROWS,), generator=generator))
+
+
+def read_table(seed: int, batch: Batch, declared: int | None = None) -> Reconstruction:
+    torch.manual_seed(seed)
+    first, deeper = nn.Linear(81, 100), [nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU()]
+    model = nn.Sequential(first, nn.ReLU(), *deeper, nn.Linear(100, 2))
+    spec = replace(SPEC, modality=Modality.TABULAR, shape=(81,), num_classes=2, value_range=None)
+    return played("exact_extraction", model, batch, declared=declared, spec=spec)
+
+
+def test_products_too_few_to_prove_anything_say_no_less_than_none() -> None:
+    """Lone rows of a table have six numbers: they pass, and the rank and the declared number decide."""
+    results = [read_table(seed, table(seed)) for seed in range(4)]
+    assert [int(r.claimed.sum()) for r in results if r.claimed is not None] == [ROWS] * 4
+    assert all(r.complete and false_claims(r, table(seed)) == 0 for seed, r in enumerate(results))
+
+
+@pytest.mark.parametrize("step", [0.02, 0.2, 0.0])
+@pytest.mark.parametrize("declared", [ROWS, ROWS // 2, 0])
+def test_rows_that_differ_in_one_number_or_not_at_all_are_no_false_claims(step: float, declared: int) -> None:
+    """The second half are the first with one number moved; what half as many explain says its condition."""
+    for seed in range(2):
+        half = table(seed).select(slice(0, ROWS // 2))
+        near = half.inputs.clone()
+        near[:, 2] += step
+        batch = Batch.concat([half, Batch(near, half.labels)])
+        result = read_table(seed, batch, declared)
+        assert false_claims(result, batch) == 0 or (declared == ROWS // 2 and result.if_declared)

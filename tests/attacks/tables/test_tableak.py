@@ -18,6 +18,7 @@ from seepage.attacks.tables.pooling import guess_where_unsure, pool_restarts
 from seepage.attacks.tables.settling import Settled, labels_of
 from seepage.attacks.tables.sight import sight_of
 from seepage.attacks.tables.tableak import TabLeak, tableak
+from seepage.attacks.tables.usual import usual_values
 from seepage.core.errors import NotApplicable, SeepageError
 from seepage.core.types import (
     Batch,
@@ -185,3 +186,52 @@ def test_where_restarts_disagree_the_commonest_category_is_given() -> None:
     )
     assert count == 1 and rows[:, :3].argmax(1).tolist() == [2, 0]
     assert torch.equal(rows[:, 3], restarts[0][:, 3])  # numbers stay
+
+
+def test_a_number_that_restarts_disagree_on_is_the_columns_commonest() -> None:
+    """Three restarts, one number: all agree in the first row, none in the second."""
+    restarts = torch.tensor([[[1.0], [2.0]], [[1.0], [-1.0]], [[1.0], [0.4]]])
+    raw = torch.tensor([[10.0], [20.0]])
+    found, count = guess_where_unsure(
+        raw,
+        restarts,
+        torch.tensor([[0, 1]] * 3),
+        (),
+        best=0,
+        unit=1.0,
+        shares=torch.tensor([0.6]),
+        typical=torch.tensor([7.0]),
+    )
+    assert found.tolist() == [[10.0], [7.0]] and count == 1
+    kept, none = guess_where_unsure(
+        raw,
+        restarts,
+        torch.tensor([[0, 1]] * 3),
+        (),
+        best=0,
+        unit=1.0,
+        shares=torch.tensor([0.0]),
+        typical=torch.tensor([7.0]),
+    )
+    assert torch.equal(kept, raw) and none == 0  # nothing gives way to a value that nobody knows to be common
+
+
+def test_the_commonest_values_come_from_public_rows_or_from_mean_and_spread() -> None:
+    spec = InputSpec(
+        modality=Modality.TABULAR,
+        shape=(4,),
+        num_classes=2,
+        value_range=None,
+        categories=((0, 1),),
+        mean=(0.3, 0.7, 2.0, 50.0),
+        std=(0.5, 0.5, 8.0, 10.0),
+    )
+    public = torch.tensor([[1.0, 0.0, 0.0, 40.0], [0.0, 1.0, 0.0, 40.0], [0.0, 1.0, 9.0, 55.0]])
+    told = Knowledge(input=spec, auxiliary=Batch(spec.to_model(public), torch.zeros(3).long()))
+    found = usual_values(told)
+    assert found is not None
+    assert found.numbers[2:].tolist() == pytest.approx([0.0, 40.0])
+    assert found.shares.tolist() == pytest.approx([1 / 3, 2 / 3, 2 / 3, 2 / 3])
+    alone = usual_values(Knowledge(input=spec))
+    assert alone is not None and alone.shares.tolist() == pytest.approx([0.3, 0.7, 64 / 68, 0.0])
+    assert usual_values(Knowledge(input=replace(spec, mean=None, std=None))) is None

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.attacks.text.setting import answer, as_set, exchange_of
-from tests.models.families import DECODERS, built, texts
+from tests.attacks.text.setting import CLASSES, answer, as_set, exchange_of
+from tests.models.families import DECODERS, built, spec, texts
 
 from seepage import testing
 from seepage.attacks.text.exact_text import ExactText, exact_text
@@ -36,6 +36,17 @@ def test_a_shared_beginning_and_a_token_over_and_over_are_read() -> None:
         found = exact_text().run([exchange], known)
         assert as_set(found.values) == as_set(ids), family
         assert found.complete
+
+
+def test_a_small_vocabulary_that_the_first_span_holds_all_of_is_read_by_the_second_block() -> None:
+    """36 words at 16 places: sums of 40 directions, of which 58 tokens leave none out."""
+    described = spec(num_classes=CLASSES, length=16, vocabulary=36)
+    model = built("gpt2", "SequenceClassification", n_embd=128, n_layer=4, vocab_size=36)
+    ids = texts(4, length=16, vocabulary=36)
+    exchange, known = exchange_of(model, ids, language_model=False)
+    found = exact_text().run([exchange], replace(known, input=described))
+    assert as_set(found.values) == as_set(ids) and found.complete
+    assert any("Every token lies in the first block's span" in note for note in found.notes)
 
 
 def test_one_step_of_fedavg_is_read_as_well() -> None:
@@ -106,6 +117,23 @@ def test_lora_is_read_while_tokens_are_fewer_than_its_rank() -> None:
         else:
             with pytest.raises(NotApplicable, match="of LoRA: the rank"):
                 exact_text().run([exchange], known)
+
+
+@pytest.mark.parametrize(
+    ("family", "targets", "swapped"), [("gpt2", ["c_attn"], True), ("llama", ["q_proj", "v_proj"], False)]
+)
+def test_adapters_on_a_half_precision_base_are_read_in_the_clients_own_reckoning(
+    family: str, targets: list[str], swapped: bool
+) -> None:
+    """In float32 the features differ from the clients' by more than the gradient's rounding."""
+    peft = pytest.importorskip("peft", reason="the extra transformers is not installed")
+    ids = texts(1)
+    config = peft.LoraConfig(r=16, target_modules=targets, task_type="SEQ_CLS", fan_in_fan_out=swapped)
+    model = peft.get_peft_model(built(family, "SequenceClassification").bfloat16(), config)
+    exchange, known = exchange_of(model, ids, language_model=False)
+    assert exact_text().held_as(exchange.broadcast.model) is exchange.broadcast.model
+    found = exact_text().run([exchange], known)
+    assert as_set(found.values) == as_set(ids) and found.complete
 
 
 def test_beyond_loras_rank_words_stand_out_and_nothing_is_claimed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,12 +12,14 @@ from torch import nn
 
 from seepage.core.errors import DataError, ModelError, NotApplicable
 from seepage.core.types import Broadcast, InputSpec, Modality, Verdict
+from seepage.guardian.check import guard
 from seepage.guardian.detectors import DETECTORS, looking_at
 from seepage.guardian.detectors.gradient_share import d_snr
 from seepage.guardian.detectors.gradient_share import measure as measure_share
 from seepage.guardian.detectors.harmless import Probe, noise
 from seepage.guardian.detectors.layers import same_draws
 from seepage.guardian.detectors.lone_neurons import lone_share
+from seepage.guardian.detectors.rare_neurons import rare_share
 from seepage.guardian.detectors.transmission import arrival
 
 SPEC = InputSpec(modality=Modality.IMAGE, shape=(1, 8, 8), num_classes=5)
@@ -29,10 +32,54 @@ def net(seed: int = 0) -> nn.Sequential:
     )
 
 
+def sample(count: int = 128) -> torch.Tensor:
+    """Pictures of nobody, with shapes and brightness."""
+    return noise(SPEC, count, white=False, generator=torch.Generator().manual_seed(1))
+
+
 @pytest.mark.parametrize("name", looking_at("behaviour"))
 @pytest.mark.parametrize("seed", range(4))
 def test_fresh_nets_behave(name: str, seed: int) -> None:
-    assert DETECTORS[name](spec=SPEC)(Broadcast(net(seed))).verdict is Verdict.CLEAN
+    assert DETECTORS[name](spec=SPEC, sample=sample())(Broadcast(net(seed))).verdict is Verdict.CLEAN
+    if name != "rare_neurons":
+        assert DETECTORS[name](spec=SPEC)(Broadcast(net(seed))).verdict is Verdict.CLEAN
+
+
+def test_neurons_with_quantiles_of_the_data_for_biases_are_seen_on_a_sample() -> None:
+    """Each fires for a tenth of the data, each for others (QBI); which data the server used is not known."""
+    model, theirs = net(), noise(SPEC, 400, white=False, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        model[1].bias.zero_()
+        model[1].bias.copy_(-model[1](theirs.flatten(1)).quantile(0.9, dim=0))
+    finding = DETECTORS["rare_neurons"](spec=SPEC, sample=sample())(Broadcast(model))
+    assert finding.verdict is Verdict.SUSPICIOUS
+    assert finding.layer == "1"
+    assert guard(model, spec=SPEC, sample=sample()).verdict is not Verdict.CLEAN
+    with pytest.raises(NotApplicable, match="32 or more examples"):
+        DETECTORS["rare_neurons"](spec=SPEC, sample=sample(31))(Broadcast(model))
+    with pytest.raises(NotApplicable, match="32 or more examples"):
+        DETECTORS["rare_neurons"](spec=SPEC)(Broadcast(model))
+
+
+def test_rare_share_by_counting_pairs() -> None:
+    torch.manual_seed(0)
+    response = torch.randn(90, 1) + torch.randn(90, 20) - 2.5
+    response[:, :8] += 9.0
+    response[:, 8:10] -= 90.0  # dead
+    share, own = rare_share(response)
+    assert share == 10 / 20
+    pairs = np.corrcoef(response[:, 10:].T.numpy())
+    mean = (pairs.sum() - 10) / 90
+    assert own == pytest.approx(math.sqrt(1 - mean), abs=1e-4)
+
+
+def test_a_layer_that_the_input_does_not_reach_is_not_judged_by_rare_neurons() -> None:
+    model = net()
+    with torch.no_grad():
+        model[3].bias.fill_(-0.3)
+    before = DETECTORS["rare_neurons"](spec=SPEC, sample=sample())(Broadcast(model))
+    assert before.verdict is Verdict.CLEAN
+    assert before.layer == "1"
 
 
 def test_transmitted_input_is_suspicious() -> None:
@@ -139,7 +186,7 @@ def test_the_model_is_left_in_its_mode_and_unchanged() -> None:
     ).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for name in looking_at("behaviour"):
-        DETECTORS[name](spec=SPEC)(Broadcast(model))
+        DETECTORS[name](spec=SPEC, sample=sample())(Broadcast(model))
     assert all(module.training for module in model.modules())
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
@@ -150,7 +197,7 @@ def test_bad_input(name: str) -> None:
     with pytest.raises(NotApplicable, match="shape of the inputs is not known"):
         DETECTORS[name]()(Broadcast(net()))
     with pytest.raises(ModelError, match="cannot be run on a batch"):
-        DETECTORS[name](spec=SPEC)(
+        DETECTORS[name](spec=SPEC, sample=sample())(
             Broadcast(nn.Sequential(nn.Flatten(), nn.Linear(63, 20), nn.Linear(20, 5)))
         )
     with pytest.raises(DataError, match="at least 8 public examples"):

@@ -10,10 +10,10 @@ from seepage.core.errors import NotApplicable
 from seepage.core.types import Broadcast, Verdict
 from seepage.guardian.detectors import as_module
 from seepage.guardian.detectors.fishing_head import class_bias, lone_class_row
-from seepage.guardian.detectors.identical_rows import identical_rows
+from seepage.guardian.detectors.identical_rows import identical_rows, likeness
 from seepage.guardian.detectors.layers import weight_layers
 from seepage.guardian.detectors.pass_through import pass_through, reading_input
-from seepage.guardian.detectors.quantile_biases import explained, quantile_biases
+from seepage.guardian.detectors.quantile_biases import effective_rows, explained, quantile_biases
 from seepage.guardian.detectors.sign_distribution import sign_distribution
 from seepage.guardian.detectors.silenced_rows import silenced_rows
 from seepage.guardian.detectors.trap_rows import trap_rows
@@ -147,6 +147,9 @@ def test_hidden_layers_may_have_rows_of_one_sign() -> None:
     with torch.no_grad():
         net[0].weight.abs_().neg_()
         net[0].weight[3, 7] = 9.0
+    assert silenced_rows()(Broadcast(net)).verdict is Verdict.CLEAN  # one value of 25 is no input
+    with torch.no_grad():
+        net[0].weight[:14] += 9 * torch.eye(14, 25)
     assert silenced_rows()(Broadcast(net)).verdict is not Verdict.CLEAN
 
 
@@ -163,3 +166,30 @@ def test_rows_of_a_handful_of_weights_are_no_lone_class() -> None:
     with torch.no_grad():
         net[2].weight[1] *= 9
     assert lone_class_row()(Broadcast(net)).verdict is Verdict.CLEAN
+
+
+def test_rows_of_few_inputs_have_neighbours_by_chance() -> None:
+    """A decoder of redback's surrogates: 500 rows of 14 inputs, of which a few matter."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(14, 500), nn.ReLU(), nn.Linear(500, 60))
+    with torch.no_grad():
+        net[0].weight.mul_(torch.tensor([9.0, 6.0, 4.0, 3.0, *[0.5] * 10]))
+    assert likeness(net[0].weight) > 0.8
+    finding = identical_rows()(Broadcast(net))
+    assert finding.verdict is Verdict.CLEAN
+    assert abs(finding.score) < 0.2
+    with torch.no_grad():
+        net[0].weight.copy_(net[0].weight[0] * (1 + 0.05 * torch.randn(500, 14)))
+    assert identical_rows()(Broadcast(net)).verdict is not Verdict.CLEAN
+
+
+def test_rows_that_are_alike_count_once() -> None:
+    """SemiBin's decoder: 136 outputs that vary together have one direction and nearly one bias."""
+    torch.manual_seed(0)
+    alike = torch.randn(512) + 0.3 * torch.randn(136, 512)
+    bias = (-0.48 + 0.05 * torch.randn(136)) * alike.norm(dim=1)
+    assert effective_rows(alike) < 2
+    assert explained(alike, bias, 1) < 0
+    apart = torch.randn(136, 512)
+    assert effective_rows(apart) > 100
+    assert explained(apart, (-0.48 + 0.05 * torch.randn(136)) * apart.norm(dim=1), 1) > 0.5

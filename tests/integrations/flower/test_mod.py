@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, 
 from torch import nn
 
 from seepage.core.types import Batch, Broadcast, LocalTraining
+from seepage.defenses.dp_sgd import dp_sgd
 from seepage.integrations.flower import InProcessGrid, gatekeeper, record
 from seepage.integrations.flower.grid import task
 from seepage.protocol import client as local_client
@@ -112,6 +113,38 @@ def test_the_gatekeeper_withholds_what_leaks_and_lets_pass_what_may() -> None:
     passed, noisy = answer(threshold=1.0), answer(action="noise")
     weights = [m.content["arrays"].to_torch_state_dict()["0.weight"] for m in (passed, noisy)]
     assert not torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], net[0].weight)
+    # The noise is nobody else's: two clients that set one and the same seed differ in every weight.
+    twins = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        twins.append(answer(action="noise").content["arrays"].to_torch_state_dict())
+    assert all(bool((twins[0][name] != twins[1][name]).all()) for name in twins[0])
+
+
+def test_a_private_client_in_an_app_draws_noise_that_no_seed_repeats() -> None:
+    net = nn.Linear(9, 3)
+    batch = Batch(torch.rand(4, 9), torch.arange(4) % 3)
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        torch.manual_seed(0)  # as apps do that want to be repeatable
+        own = nn.Linear(9, 3)
+        own.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        private = local_client(LocalTraining(), [dp_sgd(clip=1.0, sigma=1.0)])
+        found = private(Broadcast(own), batch).tensors
+        content = RecordDict({"arrays": ArrayRecord(found), "metrics": MetricRecord({"num-examples": 4})})
+        return Message(content, reply_to=message)
+
+    with task():
+        grid = InProcessGrid(app, nodes=2)
+        content = RecordDict({"arrays": ArrayRecord(net.state_dict())})
+        sent = [grid.create_message(content, "train", node, "1") for node in grid.get_node_ids()]
+        one, two = (m.content["arrays"].to_torch_state_dict() for m in grid.send_and_receive(sent))
+    assert all(bool((one[name] != two[name]).all()) for name in one)
+    # the same data, so that all of the difference is noise: of two draws, 1 / 4 each (the mean of four)
+    spread = torch.cat([(one[n] - two[n]).flatten() for n in one]).std()
+    assert 0.2 < float(spread) < 0.55
 
 
 def test_an_app_with_a_recorder_can_be_sent_to_another_process(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 import seepage
+from seepage.engine import remedies
 from seepage.engine.grid import Grid
+from seepage.engine.run import run_grid
 from seepage.engine.spec import parse_spec
 from seepage.record import AuditLog, RunLog
-from seepage.report import render_html
+from seepage.report import print_summary, render_html
 from seepage.report.actions import Actions, read_actions
-from seepage.report.actions.measure import left
+from seepage.report.actions.measure import left, measure_actions
 
 DEPLOYMENT = {
     "model": {"name": "mlp", "hidden": [100]},
@@ -23,10 +25,15 @@ DEPLOYMENT = {
 
 @pytest.fixture(scope="module")
 def advised(tmp_path_factory):
+    """With an hour for a short study, so that how fast the machine is decides nothing."""
     folder = tmp_path_factory.mktemp("advised") / "run"
-    seepage.audit(
-        **DEPLOYMENT, budget=60, advice=True, engine="here", out=folder, on_plan=lambda header: None
-    )
+    settings = {name: value for name, value in DEPLOYMENT.items() if name != "batch_size"}
+    audit = Grid.of_audit(parse_spec({**settings, "protocol": {"batch_size": DEPLOYMENT["batch_size"]}}))
+    log = run_grid(audit, out=folder, engine="here").point()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remedies, "_MOST_ROUNDS", 8)
+        patch.setattr(remedies, "_TRAININGS", 1)
+        measure_actions(audit, log, seconds=3600.0, engine="here", command="seepage audit audit.toml")
     return AuditLog.read(folder)
 
 
@@ -48,18 +55,43 @@ def test_every_listed_change_was_measured_and_stops_what_it_says(advised):
     assert not titles & {*found.without_effect, *found.not_measured}
 
 
+def test_the_gate_is_measured_with_its_price(advised):
+    """Both examples of a batch of two are exposed, so that all are held back and nothing is learnt."""
+    gate = next(p for p in RunLog.read(advised.folder.path / "advice").points if p.header.title == "gate")
+    (training,) = gate.trainings
+    assert training.batch_scores["held_back"] == 1.0
+    assert not any(e.scores["exact"] for cell in gate.cells for e in cell.examples)
+    found = read_actions(advised)
+    said = [*(f"{one.title} {one.price}" for one in found.listed), *found.below]
+    (said,) = [one for one in said if one.startswith("Let clients measure each update")]
+    assert "100 % of the examples of that training were left out of the updates" in said
+
+
+def test_changes_that_are_not_listed_are_named(advised, monkeypatch):
+    monkeypatch.setattr("seepage.report.actions.listing.MOST", 3)
+    found = read_actions(advised)
+    named = len(found.listed) + len(found.below) + len(found.without_effect) + len(found.not_measured)
+    assert named == len(RunLog.read(advised.folder.path / "advice").points) - 1
+    assert len(found.listed) == 3 and len(found.below) >= 2
+    assert "Measured too, and ranked below these" in render_html(advised)
+
+
 def test_the_page_says_what_to_do_with_the_command(advised):
     html = render_html(advised)
     assert "What to do" in html and "--with share_layers" in html
 
 
-def test_what_was_not_measured_is_not_called_without_effect(advised, monkeypatch):
+def test_what_was_not_measured_is_not_called_without_effect(advised, monkeypatch, capsys):
     for found, said in (
-        (Actions(listed=(), not_measured=("Larger batches",)), "No change of this deployment was measured"),
+        (Actions(listed=(), not_measured=("Larger batches",)), "a busy machine gets less done in it"),
         (Actions(listed=(), without_effect=("Larger batches",)), "None of the changes that were measured"),
     ):
         monkeypatch.setattr("seepage.report.front.read_actions", lambda log, found=found: found)
         assert said in render_html(advised)
+        monkeypatch.setattr("seepage.report.terminal.read_actions", lambda log, found=found: found)
+        capsys.readouterr()
+        print_summary(advised)
+        assert said in " ".join(capsys.readouterr().out.split())
 
 
 def test_advice_of_another_audit_is_not_shown(advised):

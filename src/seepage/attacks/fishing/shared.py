@@ -165,14 +165,21 @@ class Cutting(Fishing):
             return dying_everyone(model, head, row, known)
 
     def send_dying(
-        self, everyone: nn.Module, head: Head, dying: Dying | Gate, row: int, theta: float
+        self,
+        everyone: nn.Module,
+        head: Head,
+        dying: Dying | Gate,
+        row: int,
+        theta: float,
+        notes: tuple[str, ...] = (),
     ) -> Crafted:
         """A cut along -w (or -u), below which everybody is caught whom `row`'s class does not hold."""
         if isinstance(dying, Gate):
             crafted, direction = gated_cut(everyone, head, row, dying, -theta), -dying.w
         else:
             crafted, direction = dying_cut(everyone, head, row, dying, -theta), -dying.u
-        return self.send(crafted, Hook(target=row, theta=theta, direction=direction, dying=dying))
+        hook = Hook(target=row, theta=theta, direction=direction, dying=dying, notes=notes)
+        return self.send(crafted, hook)
 
     def send_cut(
         self,

@@ -132,9 +132,9 @@ def fished_tail(
     gate = exchange.secret.dying
     if isinstance(gate, Gate):
         names = [name for name in exchange.update.tensors if name not in (head.weight, head.bias)]
-        sums = {name: t / gate.gamma for name, t in sent_gradient(exchange, known, names).items()}
+        gated = {name: t / gate.gamma for name, t in sent_gradient(exchange, known, names).items()}
         alone = alone_under(exchange.broadcast.model, head, target, gate, -1.0)
-        return fished_gated(sums, tail.feature, alone, head, gate, target, queries=queries, **told)
+        return fished_gated(gated, tail.feature, alone, head, gate, target, queries=queries, **told)
     beta = sharpness(exchange, beta)
     model: nn.Module = single_example_model(exchange.broadcast.model, head, target, direction)
     names = [name for name in exchange.update.tensors if name not in (head.weight, head.bias)]

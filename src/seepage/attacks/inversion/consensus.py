@@ -17,12 +17,14 @@ from seepage.attacks.inversion.problem import Problem
 from seepage.core.types import Modality
 
 LARGEST_SHIFT = 1 / 4
-"""Share of a side beyond which two images have too little in common to be compared. No plateau test yet."""
+"""Share of a side beyond which two images have too little in common to be compared. Tested:
+test_constants_of_the_consensus_lie_on_a_plateau."""
 LESS = 0.8
-"""Share of the squared difference that a shift must not exceed: chance peaks of noise save nothing. No
-plateau test yet."""
+"""Share of the squared difference that a shift must not exceed: chance peaks of noise save nothing. Tested:
+test_constants_of_the_consensus_lie_on_a_plateau."""
 FINEST = 0.15
-"""Cycles per pixel up to about which phases are trusted. No plateau test yet."""
+"""Cycles per pixel up to about which phases are trusted. Tested:
+test_constants_of_the_consensus_lie_on_a_plateau."""
 CLEAR = 6.0
 """Height of a peak, in deviations of the correlation of unrelated images, from which on it is believed.
 Derived: a normal value exceeds 6 once in 1e9, and an image has at most 1e5 shifts."""

@@ -6,23 +6,27 @@ symmetric, so this is how dL/dx changes when the weights move along u (Pearlmutt
     dD/dx = [dL/dx (x, w + e u) - dL/dx (x, w)] / e
 
 dL/dx (x, w) comes with the gradient itself, and the other needs no gradients of weights: five products of
-matrices a layer in place of seven, none of them differentiated. The distance itself is exact. The pieces of
-ReLU and max-pooling are those of the first pass: between them the difference is a derivative, while across
-a kink it would be the kink's height over e.
+matrices a layer in place of seven, none of them differentiated. The distance itself is exact.
+
+Local steps w' = w - r g(x, w) are gone back through one by one. With l' = dD/dw' (at the last step: u) one
+difference along l' gives both what a step's examples get and what the step before it is asked for:
+
+    dD/dx = -r [dL/dx (x, w + e l') - dL/dx (x, w)] / e,    l = l' - r [g(x, w + e l') - g(x, w)] / e
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seepage.attacks.inversion.distances import Distance, Pull, Weights, pull_of
+from seepage.attacks.inversion.memory import keep_freed_memory
 from seepage.attacks.inversion.objective import (
     LARGE_MODEL,
     Candidates,
@@ -30,9 +34,10 @@ from seepage.attacks.inversion.objective import (
     Objective,
     update_matching,
 )
+from seepage.attacks.inversion.pieces import Pieces
 from seepage.attacks.inversion.problem import Problem
 from seepage.attacks.inversion.simulate import loss_of
-from seepage.protocol import trainable
+from seepage.protocol import local_batches, trainable
 
 _STEPS = (0.1, 0.03, 0.01, 0.003)
 """e * |u| / |w| over the square root of the type's epsilon: the first that agrees at the start is taken. A
@@ -43,70 +48,11 @@ plateau test yet."""
 _DIGITS = 1e3
 """Times epsilon that dL/dx must change by, relatively; otherwise double backprop takes this step. Derived:
 dL/dx is rounded to some ten epsilons, which is a hundredth of that."""
-_RELU = frozenset({functional.relu, torch.relu, Tensor.relu})
-_LEAKY = frozenset({functional.leaky_relu})
-_MAX_POOL = frozenset({functional.max_pool2d, torch.max_pool2d})
-_OTHER_KINKS = frozenset({
-    functional.relu6, functional.hardtanh, functional.hardswish, functional.hardsigmoid, functional.prelu,
-    functional.rrelu, functional.threshold, functional.max_pool1d, functional.max_pool3d,
-    functional.adaptive_max_pool1d, functional.adaptive_max_pool2d, functional.softshrink,
-    functional.hardshrink, torch.max, torch.amax, torch.maximum, torch.minimum, torch.abs, torch.clamp,
-    Tensor.max, Tensor.amax, Tensor.abs, Tensor.clamp,
-})  # fmt: skip
-"""Left to double backprop: a difference across these kinks would be wrong, and they are not followed."""
-
-
-class _Pieces(TorchFunctionMode):
-    """Remembers which piece each ReLU and max-pooling is on, and then stays on it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: list[Tensor] = []
-        self.next: int | None = None
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _RELU:
-            return self._relu(args[0])
-        if func in _LEAKY:
-            return self._leaky(*args, **{name: v for name, v in kwargs.items() if name != "inplace"})
-        if func in _OTHER_KINKS:
-            raise NotImplementedError(f"the pieces of {func} are not followed")
-        if func in _MAX_POOL and not kwargs.get("return_indices", False):
-            return self._max_pool(args[0], args[1:], kwargs)
-        return func(*args, **kwargs)
-
-    def _relu(self, x: Tensor) -> Tensor:
-        if self.next is None:
-            out = torch.relu(x)
-            self.kept.append(out.detach())
-            return out
-        piece: Tensor = torch.ops.aten.threshold_backward(x, self._piece(), 0)  # x where it was positive
-        return piece
-
-    def _leaky(self, x: Tensor, negative_slope: float = 0.01, *_: object) -> Tensor:
-        out: Tensor
-        if self.next is None:
-            self.kept.append(x.detach())
-            out = torch.ops.aten.leaky_relu(x, negative_slope)
-        else:
-            out = torch.ops.aten.leaky_relu_backward(x, self._piece(), negative_slope, False)
-        return out
-
-    def _max_pool(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        if self.next is None:
-            out, where = functional.max_pool2d_with_indices(x, *args, **kwargs)
-            self.kept.append(where)
-            return out
-        where = self._piece()
-        return x.flatten(-2).gather(-1, where.flatten(-2)).reshape(where.shape)
-
-    def _piece(self) -> Tensor:
-        assert self.next is not None
-        self.next += 1
-        return self.kept[self.next - 1]
+_KEPT = 2**25
+"""Values of all local steps' weights and gradients that are kept at once. Cost: 128 MB; beyond it steps are
+played again, see `simulate`."""
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Fused kernels too: only first derivatives are taken."""
 
 
 def directional_matching(
@@ -114,10 +60,11 @@ def directional_matching(
 ) -> Objective | None:
     """The objective by a difference of gradients, or None where it does not hold or does not agree."""
     several = len(start) > 1 and sum(t.numel() for t in problem.observed) <= LARGE_MODEL  # vmap serves these
-    if _scale(problem) is None or problem.training.batch_norm == "train" or several:
+    if not _sums_gradients(problem) or problem.training.batch_norm == "train" or several:
         return None
     if problem.embedding is not None or not start.inputs.is_floating_point():
         return None
+    keep_freed_memory()
     slow, one = update_matching(problem, distance, weights), start.restart(0)
     try:
         expected = slow(one)
@@ -131,13 +78,14 @@ def directional_matching(
     return None
 
 
-def _scale(problem: Problem) -> float | None:
-    """What the gradient is multiplied by in the update: -lr in a single plain local step; None in several."""
+def _sums_gradients(problem: Problem) -> bool:
+    """The update is one gradient, or the sum of one client's by plain steps of which all can be kept."""
     if problem.one_gradient:
-        return 1.0
-    training = problem.training
-    single = problem.clients == 1 and problem.local_steps == 1 and training.plain
-    return -training.lr if single and not training.weight_decay else None
+        return True
+    training, steps = problem.training, problem.local_steps
+    plain = training.plain and not training.weight_decay and (steps == 1 or not training.momentum)
+    kept = 2 * steps * sum(t.numel() for t in problem.observed)
+    return problem.clients == 1 and plain and (steps == 1 or kept <= _KEPT)
 
 
 def _agrees(found: Evaluation, expected: Evaluation) -> bool:
@@ -162,51 +110,133 @@ def _with_double_backprop_where_digits_lack(fast: _Directional, slow: Objective)
     return objective
 
 
+class _Packing:
+    """Weights as the search handles them: one vector, or one tensor each where the model is large or layers
+    weigh differently. Kernels lie with their channels last, as convolutions on a CPU like them best."""
+
+    def __init__(self, tensors: Sequence[Tensor], weights: Weights) -> None:
+        self.laid = [_laid(t).shape for t in tensors]
+        self.sizes = [t.numel() for t in tensors]
+        self.joined = weights is None and sum(self.sizes) <= LARGE_MODEL
+
+    def pack(self, tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+        """Copies that may be written over: zeros in place of None, and no two in one memory."""
+        laid = [_laid(torch.zeros_like(w) if t is None else t) for t, w in zip(tensors, like, strict=True)]
+        if self.joined:
+            return [torch.cat([t.reshape(-1) for t in laid])]
+        taken: set[int] = set()
+        for place, tensor in enumerate(laid):
+            own = tensor.contiguous()
+            laid[place] = own.clone() if own.data_ptr() in taken else own
+            taken.add(own.data_ptr())
+        return laid
+
+    def unpack(self, packed: Sequence[Tensor]) -> list[Tensor]:
+        """For the model: views."""
+        parts = packed[0].split(self.sizes) if self.joined else packed
+        whole = [part.view(shape) for part, shape in zip(parts, self.laid, strict=True)]
+        return [t.permute(0, 3, 1, 2) if t.dim() == 4 else t for t in whole]
+
+
+def _laid(tensor: Tensor) -> Tensor:
+    return tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One local step on the way there, kept for the way back."""
+
+    weights: list[Tensor]
+    gradient: list[Tensor]
+    index: Tensor | None
+    """Its examples; None: all."""
+    inputs: Tensor
+    labels: Tensor
+    pieces: Pieces
+    slope: Tensor | None
+    """dL/dx."""
+
+
 class _Directional:
     def __init__(self, problem: Problem, distance: Distance, weights: Weights, *, step: float) -> None:
+        self.problem, self.step = problem, step
         received = trainable(problem.model)
-        self.problem, self.step, self.scale = problem, step, _scale(problem) or 1.0
-        self.weights = [received[name].detach().clone().requires_grad_() for name in problem.names]
-        self.length = _length(self.weights)
-        self.pull: Pull = pull_of(distance, problem.observed, weights)
-        self.epsilon = torch.finfo(self.weights[0].dtype).eps
+        own = [received[name].detach() for name in problem.names]
+        self.packing = _Packing(own, weights)
+        self.received = [t.clone() for t in self.packing.pack(own, own)]
+        self.length = _length(self.received)
+        observed = self.packing.pack(problem.observed, own)
+        self.pull: Pull = pull_of(distance, [t.clone() for t in observed], weights)
+        self.epsilon = torch.finfo(own[0].dtype).eps
+        self.rate = -1.0 if problem.one_gradient else problem.training.lr
+        batches = [] if problem.one_gradient else local_batches(problem.num_examples, problem.training)
+        self.batches: Sequence[Tensor | None] = batches if len(batches) > 1 else [None]
+        self.kinks = True
+        """Whether the network has any: known after the first pass."""
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """The distance of one restart and its gradient; None in its place where rounding leaves no digits."""
-        x, pieces = inputs.detach().requires_grad_(), _Pieces()
-        with pieces:
-            loss = loss_of(self.problem, self.weights, x, labels)
-        found = torch.autograd.grad(loss, [x, *self.weights], allow_unused=True)
-        before = found[0]
-        filled = _apart(self.weights, found[1:])
-        if self.scale != 1:
-            filled = [g.mul_(self.scale) for g in filled]
-        value, direction = self.pull(filled)
-        length = _length(direction)
-        if before is None or not 0 < length < math.inf:
-            return value.detach(), None
-        step = self.step * math.sqrt(self.epsilon) * self.length / length
-        moved = [torch.add(w.detach(), u, alpha=step) for w, u in zip(self.weights, direction, strict=True)]
-        pieces.next = 0
-        with pieces:
-            loss = loss_of(self.problem, moved, x, labels)
-        difference = torch.autograd.grad(loss, x)[0] - before
-        if not difference.norm() > _DIGITS * self.epsilon * before.norm():
-            return value.detach(), None
-        return value.detach(), difference * (self.scale / step)
+        with sdpa_kernel(_ATTENTION):
+            trail = self._there(inputs.detach(), labels)
+            if len(trail) > 1:
+                simulated = [
+                    torch.stack(each).sum(dim=0) for each in zip(*(s.gradient for s in trail), strict=True)
+                ]
+            else:
+                simulated = trail[0].gradient
+            if self.rate != -1.0:
+                simulated = [g.mul_(-self.rate) for g in simulated]
+            value, pull = self.pull(simulated)
+            return value.detach(), self._back(trail, pull, torch.zeros_like(inputs))
 
+    def _there(self, inputs: Tensor, labels: Tensor) -> list[_Step]:
+        weights, trail = self.received, list[_Step]()
+        for number, index in enumerate(self.batches):
+            x, y = (inputs, labels) if index is None else (inputs[index], labels[index])
+            if x.dim() == 4:
+                x = x.contiguous(memory_format=torch.channels_last)
+            pieces = Pieces()
+            slope, gradient = self._gradients(weights, x, y, pieces, of_weights=True)
+            self.kinks = bool(pieces.kept)
+            trail.append(_Step(weights, gradient, index, x, y, pieces, slope))
+            if number + 1 < len(self.batches):
+                weights = [torch.add(w, g, alpha=-self.rate) for w, g in zip(weights, gradient, strict=True)]
+        return trail
 
-def _apart(weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor]:
-    """Gradients that may be written over: zeros where there are none, and no two in one memory."""
-    found: list[Tensor] = []
-    taken: set[int] = set()
-    for weight, gradient in zip(weights, gradients, strict=True):
-        own = torch.zeros_like(weight) if gradient is None else gradient
-        if own.data_ptr() in taken or not own.is_contiguous():
-            own = own.clone(memory_format=torch.contiguous_format)
-        taken.add(own.data_ptr())
-        found.append(own)
-    return found
+    def _back(self, trail: list[_Step], pull: Sequence[Tensor], total: Tensor) -> Tensor | None:
+        for number, step in reversed(list(enumerate(trail))):
+            length = _length(pull)
+            if step.slope is None or not 0 < length < math.inf:
+                return None
+            far = self.step * math.sqrt(self.epsilon) * self.length / length
+            moved = [torch.add(w, u, alpha=far) for w, u in zip(step.weights, pull, strict=True)]
+            slope, gradient = self._gradients(
+                moved, step.inputs, step.labels, step.pieces.again(), of_weights=number > 0
+            )
+            assert slope is not None
+            difference = slope - step.slope
+            if not difference.norm() > _DIGITS * self.epsilon * step.slope.norm():
+                return None
+            difference.mul_(-self.rate / far)
+            total = (
+                total.add_(difference) if step.index is None else total.index_add_(0, step.index, difference)
+            )
+            if number:
+                for u, new, old in zip(pull, gradient, step.gradient, strict=True):
+                    u.add_(new.sub_(old), alpha=-self.rate / far)
+        return total
+
+    def _gradients(
+        self, packed: Sequence[Tensor], inputs: Tensor, labels: Tensor, pieces: Pieces, *, of_weights: bool
+    ) -> tuple[Tensor | None, list[Tensor]]:
+        """dL/dx, None where the loss does not depend on x, and dL/dw, packed, where asked for."""
+        weights, x = self.packing.unpack(packed), inputs.detach().requires_grad_()
+        if of_weights:
+            weights = [w.detach().requires_grad_() for w in weights]
+        with pieces if self.kinks else nullcontext():
+            loss = loss_of(self.problem, weights, x, labels)
+        found = torch.autograd.grad(loss, [x, *weights] if of_weights else [x], allow_unused=True)
+        return found[0], self.packing.pack(found[1:], weights) if of_weights else []
 
 
 def _length(tensors: Sequence[Tensor]) -> float:

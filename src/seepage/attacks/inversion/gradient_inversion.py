@@ -27,6 +27,7 @@ from seepage.attacks.inversion.memory import check_memory
 from seepage.attacks.inversion.objective import (
     Candidates,
     Objective,
+    Weighing,
     fastest_matching,
     sum_of,
     update_matching,
@@ -37,7 +38,6 @@ from seepage.attacks.inversion.relaxed_labels import LabelRule, label_counts, st
 from seepage.attacks.inversion.search import Search, Solution, Solver
 from seepage.attacks.inversion.simulate import simulated_update
 from seepage.attacks.inversion.single_backprop import single_backprop_matching
-from seepage.attacks.inversion.tuning import Rival, Rivals
 from seepage.core.checkpoint import Checkpoint, Identity, sketch
 from seepage.core.errors import NotApplicable
 from seepage.core.progress import Clock
@@ -84,10 +84,8 @@ class GradientInversion(PerUpdateAttack):
     distance: Distance = cosine
     layer_weights: Callable[[int], Weights] = equal_layers
     priors: Sequence[PriorFactory] = ()
-    rivals: Rivals | None = None
-    """Further priors, chosen among by short searches, see `tuning`."""
-    relative_priors: bool = False
-    """Weigh priors by the distance reached so far, see `objective.sum_of`."""
+    weighing: Weighing = "fixed"
+    """Of the priors beside the distance."""
     start: Initialiser = gaussian
     labels: LabelRule = "inferred"
     exact_gradients: bool = False
@@ -138,36 +136,20 @@ class GradientInversion(PerUpdateAttack):
         start = begun.start
         with _as_clients_train(problem):
             matching = self._matching(problem, categories.start(start))
-
-            def searched(
-                priors: Sequence[PriorFactory], solver: Solver, first: Candidates, part: Clock
-            ) -> tuple[Solution, Checkpoint]:
-                built = [prior for factory in priors if (prior := factory(problem)) is not None]
-                objective = categories.searched(sum_of(matching, built, relative=self.relative_priors))
-                checkpoint = Checkpoint(lambda: _identity(problem, objective, first))
-                search = Search(
-                    project=begun.hold,
-                    unit=problem.unit,
-                    clock=part,
-                    generator=generator,
-                    checkpoint=checkpoint,
-                )
-                ended = self._ended(solver(objective, first, search), categories, matching)
-                return ended, checkpoint
-
-            priors: Sequence[PriorFactory] = self.priors
-            tuned: tuple[str, ...] = ()
-            if self.rivals is not None and problem.spec.modality is Modality.IMAGE:
-
-                def short(rival: Rival, solver: Solver, part: Clock) -> Solution:
-                    return searched((*self.priors, *rival.priors), solver, start.restart(0), part)[0]
-
-                before = float(matching(categories.start(start.restart(0))).values[0])
-                rival, clock, tuned = self.rivals.choose(problem.model, short, matching, clock, begun=before)
-                priors = (*priors, *rival.priors)
-            solution, checkpoint = searched(priors, self.solver, start, clock)
+            built = [prior for factory in self.priors if (prior := factory(problem)) is not None]
+            begun_at = float(matching(categories.start(start)).values.nanmedian()) if built else 1.0
+            objective = categories.searched(sum_of(matching, built, weighing=self.weighing, begun=begun_at))
+            checkpoint = Checkpoint(lambda: _identity(problem, objective, start))
+            search = Search(
+                project=begun.hold,
+                unit=problem.unit,
+                clock=clock,
+                generator=generator,
+                checkpoint=checkpoint,
+            )
+            solution = self._ended(self.solver(objective, start, search), categories, matching)
             match = _match(problem, matching, categories.start(start), solution)
-        said = (*begun.notes, *notes_before(problem), *categories.notes, *tuned)
+        said = (*begun.notes, *notes_before(problem), *categories.notes)
         notes = (*said, *solution.notes, *checkpoint.notes)
         return Outcome(problem, solution, match, notes)
 
@@ -196,7 +178,8 @@ class GradientInversion(PerUpdateAttack):
 
     def _matching(self, problem: Problem, start: Candidates) -> Objective:
         weights = self.layer_weights(len(problem.observed))
-        if not start.labels.is_floating_point():
+        fixed = not start.labels.is_floating_point()
+        if fixed and (self.exact_gradients or len(start) > 1):
             fast = single_backprop_matching(problem, self.distance, weights, start)
             if fast is not None:
                 return fast
@@ -209,7 +192,7 @@ class GradientInversion(PerUpdateAttack):
                 "attention written out, or use an attack that reads gradients directly."
             ) from error
         check_memory(problem, start)
-        if not start.labels.is_floating_point() and not self.exact_gradients:
+        if fixed and not self.exact_gradients:
             fast = directional_matching(problem, self.distance, weights, start)
             if fast is not None:
                 return fast

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.inversion.distances import Distance, Pull, Weights, pull_of
 from seepage.attacks.inversion.layer_terms import LayerTerms, terms_of
+from seepage.attacks.inversion.memory import keep_freed_memory
 from seepage.attacks.inversion.objective import Candidates, Evaluation, Objective
 from seepage.attacks.inversion.piecewise_linear import is_known_chain
 from seepage.attacks.inversion.problem import Problem
@@ -41,10 +42,6 @@ there sigmoid, tanh and softplus are within 5e-5 of their ends."""
 AT_ONCE = 2**15
 """Input values in one pass, as ten restarts of CIFAR. Cost: more save no time, and memory grows with them."""
 
-LARGEST_BLOCK = 31 * 2**20
-"""Bytes. Cost: just below what the GNU allocator takes into account, 32 MiB; larger blocks go back to the
-system after every use."""
-
 
 def single_backprop_matching(
     problem: Problem, distance: Distance, weights: Weights, start: Candidates
@@ -55,7 +52,7 @@ def single_backprop_matching(
         return None
     if not is_known_chain(problem.model) and not _agrees(problem, distance, weights, start.inputs[:1]):
         return None
-    _keep_freed_memory()
+    keep_freed_memory()
     together = max(1, AT_ONCE // start.inputs[0].numel())
 
     def objective(candidates: Candidates) -> Evaluation:
@@ -85,15 +82,6 @@ def _engine(
         return None
     signal = problem.observed[problem.names.index(head.bias)]
     return SingleBackprop(problem, owned, signal, distance, weights)
-
-
-def _keep_freed_memory() -> None:
-    """Let the process keep what a step frees, for the next step.
-
-    The GNU allocator hands freed memory back to the system above twice the largest block that was ever freed
-    (up to 32 MB), and page faults then take a tenth of each step. Other allocators do not care.
-    """
-    torch.empty(LARGEST_BLOCK, dtype=torch.uint8)  # freed at once, and never touched
 
 
 def _terms(model: nn.Module, *, winograd: bool) -> list[LayerTerms]:

@@ -12,7 +12,8 @@ Passive: no weight is changed. The crafting attacks use `peel` as their reader.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -21,23 +22,20 @@ from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.reading.analytic_extraction import with_labels
 from seepage.attacks.reading.batch_statistics import read_by_statistics
 from seepage.attacks.reading.bias_free import choose_bias_free, read_bias_free
+from seepage.attacks.reading.local_steps import Through, read_through_steps, trained_alike, unmixed_change
 from seepage.attacks.reading.patterns.by_alphabet import ByAlphabet, Gates, read_by_alphabet
 from seepage.attacks.reading.patterns.no_bias import read_without_bias
 from seepage.attacks.reading.patterns.notes import describe_by_alphabet, describe_without_bias
-from seepage.attacks.reading.peeling.codes import Code, choose_code
 from seepage.attacks.reading.peeling.loop import Peeling
 from seepage.attacks.reading.peeling.notes import describe
+from seepage.attacks.reading.peeling.of_update import peeling_of
 from seepage.attacks.reading.peeling.outcome import Outcome
-from seepage.attacks.reading.peeling.residual import Residual, delta_rounding
+from seepage.attacks.reading.peeling.residual import Residual
 from seepage.attacks.reading.plain import plain_readings
-from seepage.attacks.reading.products import as_computed
 from seepage.attacks.reading.rows import rows_once
 from seepage.attacks.reading.scale import expected_kappa
 from seepage.attacks.reading.union import unite
-from seepage.attacks.reading.unmixing.by_next_layer import NextLayerUnmixer
-from seepage.attacks.reading.unmixing.by_signals import SignalUnmixer
-from seepage.attacks.reading.unmixing.starts import made_up_inputs
-from seepage.attacks.reading.unmixing.unmix import Unmixer
+from seepage.attacks.reading.unmixing.assemble import Unmixed
 from seepage.core.errors import NotApplicable
 from seepage.core.settings import check_budget
 from seepage.core.types import (
@@ -50,9 +48,8 @@ from seepage.core.types import (
     UpdateKind,
 )
 from seepage.labels import counts_if_inferred
-from seepage.models.between import next_linear
 from seepage.models.choice import choose_layer, unreadable
-from seepage.models.gradients import Decode, LayerGradient, layer_gradient
+from seepage.models.gradients import Decode, layer_gradient
 from seepage.models.invertible import inputs_of
 from seepage.models.layers import LinearLayer, trace_linear_layers
 from seepage.models.precision import EXACT
@@ -176,35 +173,26 @@ def _peeled(
     exchange: Exchange, known: Knowledge, layer: LinearLayer, decode: Decode | None, budget: float | None
 ) -> tuple[Reconstruction, bool]:
     """What peeling reads, and whether that is all there is."""
-    model = exchange.broadcast.model
-    gradient = layer_gradient(exchange, known, layer)
-    # The range of raw values says nothing about values that were normalised in a way nobody told.
-    spec = replace(known.input, value_range=None) if known.normalised else known.input
-    code = choose_code(model, layer, spec, decode=decode, seed=known.seed)
-    signals = BackwardSignals(model, layer, known.input, loss=known.loss)
-    made_up = made_up_inputs(model, layer, known.input, model_units=known.normalised, seed=known.seed)
-    by_next = _by_next(exchange, known, layer, signals, made_up)
-    sparse = layer.followed_by_relu or by_next is None
-    peeling = Peeling(
-        _residual(exchange, gradient, layer, code, signals, seed=known.seed),
-        signals,
-        code,
-        unmixer=Unmixer(signals.parameters, made_up, seed=known.seed) if sparse else None,
-        by_next=by_next,
-        by_signals=None
-        if layer.followed_by_relu or known.loss in OF_NUMBERS
-        else SignalUnmixer(signals, made_up, seed=known.seed),
-        kappa=expected_kappa(exchange, known),
-        budget=budget,
-    )
-    if gradient.steps in (1, None) and not draws_chances(model, known.local):
+    model, steps = exchange.broadcast.model, layer_gradient(exchange, known, layer).steps
+    peeling = peeling_of(exchange, known, layer, decode=decode, budget=budget)
+    code, through = peeling.code, None
+    if steps in (1, None) and not draws_chances(model, known.local):
         peeling.run()
     else:
         peeling.read_only()
+    plainly = peeling
+    apart = cache(lambda: None if steps == 1 else unmixed_change(exchange, known, layer, plainly))
     outcome = Outcome.of(peeling)
-    plain = None if bool(outcome.certified.any()) else _by_alphabet(peeling, exchange, outcome)
-    if plain is not None and not bool(plain.claimed.any()) and len(peeling.found) > len(plain.features):
+    plain = None
+    if not bool(outcome.certified.any()):
+        plain = _by_alphabet(peeling, exchange, known, layer, outcome, apart)
+    if plain is not None and not bool(plain.claimed.any()) and len(peeling.found) > len(plain):
         plain = None  # what may be means of near copies was read all the same
+    if decode is None and (plain is None or not plain.complete):
+        through = _through_steps(exchange, known, layer, plain, budget)
+    if through is not None:
+        peeling, plain, outcome = through.peeling, None, through.outcome
+    replayed = None if through is None else through.replayed
     candidates = _candidates(peeling, outcome) if plain is None else _of_alphabet(plain, peeling)
     counts, label_note = _label_counts(exchange, known, peeling, outcome)
     inputs = code.inputs(candidates.features)
@@ -227,7 +215,7 @@ def _peeled(
         complete=complete,
         if_declared=outcome.if_declared if plain is None else bool(plain.claimed.any()),
         notes=(
-            *describe(peeling, outcome, exchange, layer, gradient.steps, by_alphabet=plain is not None),
+            *describe(peeling, outcome, exchange, layer, steps, replayed, by_alphabet=plain is not None),
             *(() if plain is None else describe_by_alphabet(plain, exchange)),
             *label_note,
         ),
@@ -235,24 +223,29 @@ def _peeled(
     return read, explained
 
 
-def _by_next(
+def _through_steps(
     exchange: Exchange,
     known: Knowledge,
     layer: LinearLayer,
-    signals: BackwardSignals,
-    made_up: Callable[[int], Tensor],
-) -> NextLayerUnmixer | None:
-    """Where a linear layer reads what an activation makes of this one."""
-    between = next_linear(signals.model, layer, known.input)
-    if between is None:
-        return None
-    after = BackwardSignals(signals.model, between.next, known.input, loss=known.loss)
-    gradient = layer_gradient(exchange, known, between.next)
-    residual = _residual(exchange, gradient, between.next, None, after, seed=known.seed)
-    return NextLayerUnmixer(signals, between, residual, after, made_up, seed=known.seed)
+    plain: ByAlphabet | None,
+    budget: float | None,
+) -> Through | None:
+    """What training on what is known shows besides; None: no more than is known."""
+    first = None if plain is None else plain.features if len(plain) else plain.rest
+    through = read_through_steps(exchange, known, layer, first, budget)
+    if through is None or first is None or through.confirmed or len(through.peeling.found) > len(first):
+        return through
+    return None
 
 
-def _by_alphabet(peeling: Peeling, exchange: Exchange, outcome: Outcome) -> ByAlphabet | None:
+def _by_alphabet(
+    peeling: Peeling,
+    exchange: Exchange,
+    known: Knowledge,
+    layer: LinearLayer,
+    outcome: Outcome,
+    apart: Callable[[], Unmixed | None],
+) -> ByAlphabet | None:
     """What needs no backward signal; unclaimed where signals did not show that each is one example."""
     residual, moved = peeling.residual, None
     if exchange.update.kind is UpdateKind.DELTA:
@@ -263,9 +256,9 @@ def _by_alphabet(peeling: Peeling, exchange: Exchange, outcome: Outcome) -> ByAl
         peeling.first,
         peeling.active,
         Gates(*peeling.signals.parameters, moved=moved),
-        num_examples=None
-        if outcome.alike and peeling.signals.loss not in OF_NUMBERS
-        else exchange.update.num_examples,
+        num_examples=None if outcome.alike and known.loss not in OF_NUMBERS else exchange.update.num_examples,
+        apart=apart,
+        trained=lambda features: trained_alike(exchange, known, layer, features, peeling.signals.rounding),
     )
 
 
@@ -277,39 +270,6 @@ def _of_alphabet(read: ByAlphabet, peeling: Peeling) -> _Candidates:
     return _Candidates(
         torch.cat([read.features, more]), claimed, claimed.double(), torch.cat([read.support, rest])
     )
-
-
-def _residual(
-    exchange: Exchange,
-    gradient: LayerGradient,
-    layer: LinearLayer,
-    code: Code | None,
-    signals: BackwardSignals,
-    *,
-    seed: int,
-) -> Residual:
-    """Weight deltas are differences of float numbers: their rounding goes with the weights."""
-    bounds = None if code is None else code.bounds()
-    groups = 1 if bounds is None else len(bounds[0])
-    residual = Residual(
-        gradient,
-        groups=groups,
-        seed=seed,
-        signal_rounding=signals.rounding,
-        computed=as_computed(exchange, gradient),
-    )
-    if exchange.update.kind is UpdateKind.DELTA and layer.bias is not None:
-        model = exchange.broadcast.model
-        weight, bias = (model.get_parameter(name).detach() for name in (layer.weight, layer.bias))
-        # Every step rounds the new weights once more.
-        each = [
-            (gradient.steps or 1) ** 0.5 * part
-            for part in delta_rounding(weight, bias, precision=signals.precision)
-        ]
-        residual.set_rounding(*each)
-        if gradient.scale is None:
-            residual.factor = -1.0  # the learning rate is unknown, but a step goes downhill
-    return residual
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ between which no neuron lies, are taken for their means. Nothing in such an upda
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -29,7 +28,6 @@ from seepage.attacks.reading.direction_grid import LEVELS
 from seepage.attacks.reading.half_fired import half_fired
 from seepage.attacks.reading.near_copies import NearCopies
 from seepage.attacks.reading.peeling.span import SignalSpan
-from seepage.attacks.reading.peeling.tolerances import ACCIDENTS
 from seepage.attacks.reading.products import ACCIDENT, proves, speaks_for
 from seepage.attacks.reading.scale import Scale, as_declared
 from seepage.models.precision import EXACT
@@ -181,8 +179,9 @@ def _on_grid(case: _Case) -> _Grounds:
 def _off_grid(case: _Case) -> _Grounds:
     """The same; and besides, near copies would have shown in the products or the rank.
 
-    Where no row shows products, the rank of a gradient in full precision tells, if any copy fires another
-    neuron; that of a difference of weights or a cast does not.
+    Where no row shows products, or too few to prove anything, the rank of a gradient in full precision tells,
+    if any copy fires another neuron; that of a difference of weights or a cast does not. Copies that fire the
+    same neurons leave no trace (with two classes their signals are parallel), so the number is the reason.
     """
     received, counted = case.received, case.counted
     if not case.declared:
@@ -190,11 +189,13 @@ def _off_grid(case: _Case) -> _Grounds:
     evidence = counted.evidence[counted.lone]
     if received.summed or (case.seen and speaks_for(evidence, surely=True)):
         return _Grounds.UPDATE
-    # Few products and the rank together, or the rank alone where there are none.
-    few = not case.seen or (speaks_for(evidence) and float(evidence.sum()) <= math.log(ACCIDENTS))
-    if received.fine and few and 0 < received.span().rank <= round(received.expected or 0):
+    rank = received.fine and 0 < received.span().rank <= round(received.expected or 0)
+    if not case.seen and rank:
         return _by_number(case, True)
-    return _would_show(case)
+    if (shown := _would_show(case)) is not _Grounds.NONE:
+        return shown
+    # Products that pass, but are too few values to prove anything, say no less than none at all.
+    return _by_number(case, rank and speaks_for(evidence))
 
 
 def _by_number(case: _Case, holds: bool) -> _Grounds:

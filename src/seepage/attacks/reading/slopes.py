@@ -35,4 +35,5 @@ def inside(of: Tensor, basis: Tensor) -> Tensor:
     size = of.double().norm(dim=2, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     seen = of.double() / size
     beside = seen - (seen @ basis.double()) @ basis.double().T
-    return torch.linalg.eigh(beside @ beside.mT).eigenvectors[:, :, 0] / size.squeeze(2)
+    least: Tensor = torch.linalg.eigh(beside @ beside.mT).eigenvectors[:, :, 0] / size.squeeze(2)
+    return least

@@ -131,7 +131,7 @@ class Loki(Attack):
         return replace(
             pooled,
             source=torch.tensor(source)[pooled.source],
-            label_counts=sum(known_counts) if len(known_counts) == len(counts) else None,
+            label_counts=torch.stack(known_counts).sum(0) if len(known_counts) == len(counts) else None,
         ).with_notes(*dict.fromkeys(n for _, notes in counts for n in notes))
 
     def _read(self, exchange: Exchange, apart: Apart, group: int, known: Knowledge) -> Reconstruction:

@@ -19,6 +19,11 @@ NEAR = 0.319
 Section 5, who count them as right."""
 
 
+EQUAL = 0.01
+"""Two numbers that count as one found twice, in spreads of their column: searches that find a number end 1e-3
+apart, others as far as the column is wide."""
+
+
 @dataclass(frozen=True)
 class Pooled:
     """One table out of several restarts."""
@@ -97,12 +102,14 @@ def guess_where_unsure(
     best: int,
     unit: float,
     shares: Tensor,
+    typical: Tensor | None = None,
 ) -> tuple[Tensor, int]:
-    """(n, D) raw rows of the restart `best`, the commonest category where the others' votes say less, and how
-    many values that are.
+    """(n, D) raw rows of the restart `best`, the commonest category or number where the others' votes say
+    less, and how many values that are.
 
-    restarts, labels: of all restarts, as `pool_restarts` has them; the other ones' votes for a category are
-    how likely it is to be right. shares: (D,) how common each category is, which is how often a guess is.
+    restarts, labels: of all restarts, as `pool_restarts` has them; the other ones' votes for a value are how
+    likely it is to be right. shares: (D,) how common each category, or the number `typical` of each other
+    column, is, which is how often a guess is right.
 
     >>> rows = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[0.0, 1.0]]])
     >>> found = guess_where_unsure(
@@ -128,5 +135,11 @@ def guess_where_unsure(
         unsure = (agree < likely.max()) & (own != likely.argmax())
         common = torch.nn.functional.one_hot(likely.argmax(), len(columns)).to(rows)
         rows[:, columns] = torch.where(unsure[:, None], common, rows[:, columns])
+        guessed += int(unsure.sum())
+    for column in numbers if typical is not None else ():
+        assert typical is not None
+        apart = (others[..., column] - restarts[best][:, column]).abs()
+        unsure = (apart <= EQUAL * unit).double().mean(0) < shares[column]
+        rows[unsure, column] = typical[column].to(rows)
         guessed += int(unsure.sum())
     return rows, guessed

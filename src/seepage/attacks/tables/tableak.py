@@ -32,6 +32,7 @@ from seepage.attacks.tables.held import Held, held_rows
 from seepage.attacks.tables.pooling import guess_where_unsure, pool_restarts
 from seepage.attacks.tables.proving import explains
 from seepage.attacks.tables.sight import Sight, sight_of
+from seepage.attacks.tables.usual import usual_values
 from seepage.core.errors import NotApplicable
 from seepage.core.progress import Clock
 from seepage.core.types import Exchange, Knowledge, Modality, Reconstruction
@@ -151,9 +152,9 @@ class TabLeak(GradientInversion):
 def _guessed(said: Reconstruction, outcome: Outcome) -> Reconstruction:
     """With the commonest categories where the restarts tell less: an answer is not to be below a guess."""
     found, known = outcome.solution.candidates, outcome.problem.known
-    shares = _shares(known)
+    usual = usual_values(known)
     restarts = len(found) - 1  # their vote is the last one
-    if shares is None or restarts < 2 or said.model_units:
+    if usual is None or restarts < 2 or said.model_units:
         return said
     labels = found.labels.argmax(-1) if found.labels.is_floating_point() else found.labels
     which = sorted({*range(restarts), outcome.match.chosen})
@@ -164,20 +165,15 @@ def _guessed(said: Reconstruction, outcome: Outcome) -> Reconstruction:
         known.input.categories,
         best=outcome.match.chosen,
         unit=outcome.problem.unit,
-        shares=shares.to(said.values),
+        shares=usual.shares.to(said.values),
+        typical=usual.numbers.to(said.values),
     )
     if count == 0:
         return said
     return replace(said, values=rows).with_notes(
-        f"{count} categories, on which restarts agree less often than a guess is right, are the commonest."
+        f"{count} values, on which restarts agree less often than a guess is right, are the commonest of "
+        "their column."
     )
-
-
-def _shares(known: Knowledge) -> Tensor | None:
-    """(D,) how common each category is: in public examples, or by the columns' means; None: not known."""
-    if known.auxiliary is not None and len(known.auxiliary):
-        return known.input.to_raw(known.auxiliary.inputs).mean(dim=0)
-    return None if known.input.mean is None else torch.tensor(known.input.mean)
 
 
 def _sight(exchange: Exchange, known: Knowledge) -> Sight | None:

@@ -203,6 +203,11 @@ def _attended(second: Reader, prefixes: Tensor) -> tuple[Tensor, Tensor]:
         past_key_values=past,
         use_cache=True,
     )
+    if not past.layers or past.layers[0].keys is None:
+        raise NotApplicable(
+            "the model's first block keeps no keys and values, as state-space models have none, so sentences "
+            "cannot be grown through its attention: 'embedding_rows' reads its tokens, 'tag' searches."
+        )
     return past.layers[0].keys, past.layers[0].values
 
 

@@ -39,12 +39,13 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
             continue
         joined = sampled(torch.cat([layer.rows, layer.bias.unsqueeze(1)], dim=1), _ROWS)
         rows = joined[_distinct(joined[:, -1]), :-1]
-        score = likeness(rows)
-        exact = score >= _EQUAL and len(rows) >= _LEAST_LADDER
+        alike = likeness(rows)
+        exact = alike >= _EQUAL and len(rows) >= _LEAST_LADDER
+        score = beyond_chance(rows, alike)
         # Rows that read features may be alike: training makes them so.
         if not (exact or any(layer is one for one in first)):
             continue
-        words = f"a row of '{layer.name}' has a neighbour with another bias at a mean cosine of {score:.3f}"
+        words = f"a row of '{layer.name}' has a neighbour with another bias at a mean cosine of {alike:.3f}"
         readings.append(Reading(score=score, layer=layer.name, evidence=words, exact=exact))
     return most_striking(readings, needs="dense layer with biases that reads the input before the last one")
 
@@ -67,6 +68,21 @@ def likeness(rows: Tensor) -> float:
         best.scatter_reduce_(0, along[1:], cosine, "amax")
         best.scatter_reduce_(0, along[:-1], cosine, "amax")
     return min(1.0, round(float(best.mean()), 6))
+
+
+def beyond_chance(rows: Tensor, alike: float) -> float:
+    """The likeness above that of rows with the same sizes of weights in each column and random signs, over
+    what there is room for: many rows of few inputs have neighbours for no reason.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> few = torch.randn(500, 8, generator=generator)
+    >>> likeness(few) > 0.6, abs(beyond_chance(few, likeness(few))) < 0.1
+    (True, True)
+    """
+    order = torch.rand(rows.shape, generator=fresh_generator()).argsort(dim=0).to(rows.device)
+    signs = torch.randint(2, rows.shape, generator=fresh_generator()).to(rows) * 2 - 1
+    chance = likeness(rows.gather(0, order) * signs)
+    return (alike - chance) / max(1e-6, 1 - chance)
 
 
 def _distinct(bias: Tensor) -> Tensor:

@@ -34,8 +34,8 @@ _NEGLIGIBLE = 1e-3
 """Share of a row's norm below which a bias decides about nothing. Tested:
 test_constants_of_weight_detectors_lie_on_a_plateau."""
 _BY_CHANCE = 1.5
-"""Over the root of the number of rows, this is taken off the score, for few rows fit anything. Tested:
-test_constants_of_weight_detectors_lie_on_a_plateau."""
+"""Over the root of the effective number of rows, this is taken off the score, for few rows fit anything.
+Tested: test_constants_of_weight_detectors_lie_on_a_plateau."""
 _EXACT = 1.5
 """Score from which on biases are computed from their rows. Derived: thirty times what is left unexplained, so
 99.9 % of their variance."""
@@ -81,8 +81,21 @@ def explained(rows: Tensor, bias: Tensor, maps: int) -> float:
         sums = rows.reshape(len(rows), part, -1).sum(dim=2).double() / norm.unsqueeze(1)  # (N, parts)
         for share, by_choice in _SUBSETS.items():
             far = order[: len(order) // share]
-            found.append(_threshold_like(target[far], sums[far]) - by_choice)
-    return max(found)
+            alone = _BY_CHANCE / math.sqrt(effective_rows(rows[far]))
+            found.append(_threshold_like(target[far], sums[far]) - by_choice - alone)
+    return max(_NOTHING, *found)
+
+
+def effective_rows(rows: Tensor) -> float:
+    """How many independent rows say as much as these: n / (1 + (n - 1) c) for a mean cosine of c (Kish 1965).
+
+    >>> effective_rows(torch.eye(4)), effective_rows(torch.ones(4, 4))
+    (4.0, 1.0)
+    """
+    count = len(rows)
+    total = torch.nn.functional.normalize(rows.double(), dim=1).sum(dim=0)
+    cosine = max(0.0, (float(total @ total) - count) / max(1, count * (count - 1)))
+    return count / (1 + (count - 1) * cosine)
 
 
 def _threshold_like(target: Tensor, sums: Tensor) -> float:
@@ -104,4 +117,4 @@ def _threshold_like(target: Tensor, sums: Tensor) -> float:
         return _NOTHING
     how_well = min(4.0, 0.5 * math.log10(made / max(left, 1e-12 * made)))
     how_far = 0.25 * math.log10(min(1.0, made))
-    return max(_NOTHING, how_well + how_far - _BY_CHANCE / math.sqrt(count))
+    return how_well + how_far

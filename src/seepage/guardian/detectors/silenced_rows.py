@@ -39,14 +39,14 @@ def measure(layers: Sequence[WeightLayer]) -> Reading:
 def _silence(layers: Sequence[WeightLayer]) -> list[Reading]:
     readings = []
     for layer in layers:
-        if not bool(_hands_on(layer.rows).any()):
-            words = f"no row of '{layer.name}' hands mostly one value on"
+        passing = _hands_on(layer.rows)
+        if not _enough(layer, passing):
+            words = f"too few rows of '{layer.name}' hand mostly one value on for an input to arrive"
             readings.append(Reading(score=0.0, layer=layer.name, evidence=words))
             continue
         signs = layer.rows.sign()
         used = signs.abs().sum(dim=1).clamp_min(1)
         excess = -signs.sum(dim=1) / used.sqrt()  # about N(0, 1) for weights of random sign
-        passing = _hands_on(layer.rows)
         surplus = float(excess.clamp_min(0).square().mean().sqrt())
         one_sided = int(((excess > 3) & (signs > 0).sum(dim=1).lt(0.2 * used)).sum())
         words = (
@@ -56,6 +56,15 @@ def _silence(layers: Sequence[WeightLayer]) -> list[Reading]:
         )
         readings.append(Reading(score=surplus, layer=layer.name, evidence=words))
     return readings
+
+
+def _enough(layer: WeightLayer, passing: Tensor) -> bool:
+    """One row, where a convolution hands a map on; of a dense layer rows for half of all values, as
+    `pass_through` asks for: among a thousand trained rows one that looks at one value is nothing."""
+    if layer.kind == "conv":
+        return bool(passing.any())
+    arriving = len(layer.rows[passing].argmax(dim=1).unique())
+    return 2 * arriving >= min(layer.rows.shape)
 
 
 def _hands_on(rows: Tensor) -> Tensor:

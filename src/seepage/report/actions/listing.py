@@ -32,7 +32,10 @@ class Action:
     how: str
     stops: str
     """What it did to the leak, in a sentence with both figures."""
-    costs: str
+    price: str
+    """Of the accuracy, and of the examples where some were held back."""
+    also: str
+    """What else it costs."""
     proof: str
     command: str
     """Audits the deployment with this change in place."""
@@ -48,16 +51,36 @@ class Action:
         """What it stops times what it leaves of the accuracy; a price that is not known counts as half."""
         return self.stopped * (0.5 if self.kept is None else self.kept)
 
+    @property
+    def in_short(self) -> str:
+        price = self.price.rstrip(".")
+        return f"{self.title} (stops {percent(round(self.stopped, 3))}; {price[0].lower()}{price[1:]})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Actions:
     """What the report says under "What to do"."""
 
     listed: tuple[Action, ...]
+    below: tuple[str, ...] = ()
+    """Measured too, and ranked below those that are listed: each in a few words with its figures."""
     without_effect: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()
     basis: str = ""
     """What the figures come from, in a sentence or two."""
+
+    @property
+    def none_listed(self) -> str:
+        """Why nothing is listed, in a sentence or two; empty where something is."""
+        if self.listed:
+            return ""
+        if self.without_effect:
+            return "None of the changes that were measured on this deployment stops a tenth of the leak."
+        return (
+            "No change of this deployment was measured to its end, so none is listed: the time of the budget "
+            "was over before. Budgets are clock time, and a busy machine gets less done in it: raise it, as "
+            "in --budget 10m, and run the same command again."
+        )
 
 
 def read_actions(log: AuditLog) -> Actions | None:
@@ -86,6 +109,7 @@ def listed(result: StudyResult) -> Actions:
     useful = sorted((one for one in actions if one.stopped >= HELPS), key=lambda one: -one.score)
     return Actions(
         listed=tuple(useful[:MOST]),
+        below=tuple(one.in_short for one in useful[MOST:]),
         without_effect=tuple(one.title for one in actions if one.stopped < HELPS),
         not_measured=tuple(_title(result, row) for row in others if row not in measured),
         basis=_basis(result),
@@ -108,7 +132,8 @@ def _action(result: StudyResult, plain: DefenseRow, row: DefenseRow) -> Action:
         title=words.title,
         how=words.how,
         stops=_stops(plain, row, stopped),
-        costs=f"{_price(plain, row, kept)} {words.also}".strip(),
+        price=_price(plain, row, kept),
+        also=words.also,
         proof=proof(row.point),
         command=f"{command} --with {shlex.quote(as_option(row.point.defense))}",
         setting=f"defenses = [{as_toml(row.point.defense)}]",
@@ -144,9 +169,12 @@ def _kept(result: StudyResult, plain: DefenseRow, row: DefenseRow) -> float | No
 
 
 def _price(plain: DefenseRow, row: DefenseRow, kept: float | None) -> str:
-    if kept is None:
-        return "The price in accuracy was not measured."
-    return f"Accuracy {percent(row.accuracy)} instead of {percent(plain.accuracy)} after a short training."
+    said = "The price in accuracy was not measured"
+    if kept is not None:
+        said = f"Accuracy {percent(row.accuracy)} instead of {percent(plain.accuracy)} after a short training"
+    if row.held_back is not None:
+        said += f"; {percent(row.held_back)} of the examples of that training were left out of the updates"
+    return f"{said}."
 
 
 def _basis(result: StudyResult) -> str:

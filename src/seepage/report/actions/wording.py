@@ -52,6 +52,12 @@ _WORDS: dict[str, _Words] = {
         "Call seepage.guard on the received weights before training, or use the Flower mod.",
         "About two CPU seconds a round for 100 million weights. Honest models are refused now and then.",
     ),
+    "gate": lambda settings, batch: Wording(
+        "Let clients measure each update before it leaves, and leave exposed examples out",
+        'Use the gate on the clients (Flower: mods=[gatekeeper(Net(), my_batch, action="drop", quick=True)]; '
+        "FLARE: the filter GateUpdates).",
+        "One to two more training steps for each update. Nothing is sent where every example is exposed.",
+    ),
 }
 
 

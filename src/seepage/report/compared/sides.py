@@ -48,7 +48,7 @@ def sides(log: AuditLog) -> dict[str, Side]:
 
 def _side(log: AuditLog, refs: list[AttackRef]) -> Side:
     planned = len(log.header.seeds)
-    leaks = [leak(ref, [cell for cell in log.cells if cell.attack == ref], planned) for ref in refs]
+    leaks = [leak(ref, log.cells_of(ref), planned) for ref in refs]
     measured = [one for one in leaks if one.leakage is not None]
     unfinished = [one for one in leaks if one.status not in {"done", "not_applicable"}]
     most = max(measured, key=_amount, default=None)

@@ -259,7 +259,8 @@ def _failed(log: RunLog) -> tuple[str, ...]:
     return tuple(
         f"{point.header.title}: {cell.attack.title}, seed {cell.seed}: {sentence(cell.reason)}"
         for point in log.points
-        for cell in (*point.cells, *point.trainings)
+        for cells in (point.cells, point.trainings)
+        for cell in cells
         if cell.status == "failed"
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from seepage.core.types import INPUT_SPACE
 from seepage.names.metrics import facts_of, leading
 from seepage.record import SHARE, AttackRef, Cell, Estimate
+from seepage.record.packed import where
 from seepage.record.refs import Record
 
 
@@ -82,7 +83,7 @@ def _removed(error: float, guess: float) -> float:
 
 def leak(attack: AttackRef, cells: Sequence[Cell], planned: int) -> Leak:
     """Sum up the cells of one attack at one point."""
-    done = [c for c in cells if c.status == "done" and c.examples]
+    done = where(cells, lambda c: c.status == "done" and c.examples != ())
     if not done:
         first = cells[0] if cells else None
         return Leak(

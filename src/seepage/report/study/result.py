@@ -43,6 +43,8 @@ class DefenseRow(Record):
     """By canaries, with 95 % confidence, whatever the mechanism: the largest of the trainings."""
     contradicted: bool = False
     """Canaries show more than was promised."""
+    held_back: float | None = None
+    """Share of the clients' examples that no update of the trainings was made of; None: there were none."""
     leaks: tuple[Leak, ...]
     worst: str = ""
     """The attack that leaked most, adaptive ones included."""
@@ -209,6 +211,7 @@ def _of_trainings(scores: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     return {
         "chance": max(of("chance"), default=None),
         "lrs": tuple(of("lr")),
+        "held_back": fmean([one.get("held_back", 0.0) for one in scores]) if of("held_back") else None,
         "still_rising": 0.0 in of("plateau"),
         "empirical_epsilon": fmean(of("empirical epsilon")) if of("empirical epsilon") else None,
         "epsilon_at_least": max(of("epsilon at least"), default=None),
@@ -228,7 +231,7 @@ def _leaks(log: AuditLog) -> tuple[Leak, ...]:
     for ref in log.header.attacks:
         if ref.name == BASELINE:
             continue
-        one = leak(ref, log.cells_where(lambda c, ref=ref: c.attack == ref), len(log.header.seeds))  # type: ignore[misc]
+        one = leak(ref, log.cells_of(ref), len(log.header.seeds))
         plain = ref.plain.key
         if ref.name == ADAPTIVE and plain in found:
             found[plain] = found[plain].model_copy(update={"adaptive": one})

@@ -15,7 +15,7 @@ from seepage.attacks.reading.unmixing import polish
 from seepage.attacks.reading.unmixing.assemble import assemble
 from seepage.attacks.reading.unmixing.ledger import Ledger
 from seepage.attacks.reading.unmixing.mixture import Mixture, mixture_of
-from seepage.attacks.reading.unmixing.pattern import GENUINE, agreement, fit
+from seepage.attacks.reading.unmixing.pattern import GENUINE, fit
 from seepage.attacks.reading.unmixing.search import Search
 from seepage.attacks.reading.unmixing.unmix import Unmixer
 from seepage.core.progress import Clock
@@ -80,11 +80,11 @@ def known(seed: int = 0, examples: int = EXAMPLES, *, faint: int = 0, biases: fl
 def test_the_network_accepts_patterns_of_examples_and_rejects_others() -> None:
     for seed in range(3):
         layer = known(seed)
-        genuine = agreement(layer.mixture.gates, layer.on, fit(layer.mixture.gates, layer.on))
+        genuine = layer.mixture.agreement(layer.on, fit(layer.mixture.gates, layer.on))
         assert float(genuine.min()) == 1.0  # there is an input with this pattern: the example
         generator = torch.Generator().manual_seed(seed)
         spurious = torch.rand(20, ROWS, generator=generator) < 0.5
-        reached = agreement(layer.mixture.gates, spurious, fit(layer.mixture.gates, spurious))
+        reached = layer.mixture.agreement(spurious, fit(layer.mixture.gates, spurious))
         assert float(reached.max()) < GENUINE
 
 

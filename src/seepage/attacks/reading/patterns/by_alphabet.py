@@ -7,18 +7,20 @@ compute one: after several local steps, with dropout, under another loss. Nothin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from seepage.attacks.reading.patterns.doubt import Doubt
-from seepage.attacks.reading.patterns.elimination import eliminate
+from seepage.attacks.reading.patterns.elimination import Read, eliminate
 from seepage.attacks.reading.patterns.open_rows import Split, rank, refined, split
 from seepage.attacks.reading.peeling.reader import RowReader
 from seepage.attacks.reading.peeling.readings import Readings
 from seepage.attacks.reading.peeling.residual import Residual, row_norms
 from seepage.attacks.reading.peeling.tolerances import BEYOND, SPARE
+from seepage.attacks.reading.unmixing.assemble import Unmixed
 from seepage.models.precision import EXACT
 
 _MOST_ROUNDS = 64
@@ -37,12 +39,16 @@ class ByAlphabet:
     """(k,) bool"""
     alone: int
     """How many had a neuron of their own; they come first."""
+    unmixed: int
+    """How many were told apart from all others at once."""
     contradicted: int
     doubtful: int
     """Those that may be mixtures of examples that are nearly alike."""
     single: bool
     """Whether the gradient shows as many independent examples as it was made of. If it shows fewer, any one
     may be the mean of two that are nearly alike, which on a grid of whole numbers can be whole as well."""
+    replayed: bool
+    """Whether training on them ends where the client's training ended."""
     open_rows: int
     """Active rows that hold something else."""
     complete: bool
@@ -61,10 +67,14 @@ def read_by_alphabet(
     on: Gates,
     *,
     num_examples: int | None,
+    apart: Callable[[], Unmixed | None] = lambda: None,
+    trained: Callable[[Tensor], bool] = lambda features: False,
 ) -> ByAlphabet | None:
-    """Everything that lies on the alphabet; None where nothing does.
+    """Everything that lies on the alphabet; None where nothing was read.
 
-    first: what single rows show; active: (N,) bool; on: which neurons examples switch on.
+    first: what single rows show; active: (N,) bool; on: which neurons examples switch on; apart: unmixes all
+    rows, where those that hold one unknown example are too few; trained: whether training on examples (k, m)
+    makes the update.
     """
     doubt = Doubt(reader.code)
     size = row_norms(first.features) / first.features.shape[1] ** 0.5
@@ -76,33 +86,44 @@ def read_by_alphabet(
     features, support, fine = first.features[index], first.support[index], fine[index]
     alone, rows, rest = len(index), active.nonzero().squeeze(1), features[:0]
     by_algebra = torch.zeros_like(fine)
+    unmixed = 0
     for _ in range(_MOST_ROUNDS):
         if SPARE * len(features) > features.shape[1]:
             return None
         more = eliminate(residual, rows, features, on(features))
         if more is None:
             rest = features[:0]
-            break
-        judged = doubt.judge(more.values, more.noise, more.support)
-        # All that is left, if that is one example, needs no alphabet: it follows by linear algebra.
-        last = more.unknown == 1 and num_examples == len(features) + 1
-        new = (judged.exact | (last & judged.possible)).nonzero().squeeze(1)
-        new = new[_distinct(judged.features[new], features, reader)]
-        rest = judged.features[judged.possible & ~judged.exact]
-        if not len(new):
-            break
+        else:
+            judged = doubt.judge(more.values, more.noise, more.support)
+            # All that is left, if that is one example, needs no alphabet: it follows by linear algebra.
+            last = more.unknown == 1 and num_examples == len(features) + 1
+            new = (judged.exact | (last & judged.possible)).nonzero().squeeze(1)
+            new = new[_distinct(judged.features[new], features, reader)]
+            rest = judged.features[judged.possible & ~judged.exact]
+        if more is None or not len(new):
+            if unmixed or len(features) == num_examples or (all_of_them := apart()) is None:
+                break
+            more = _read(all_of_them)
+            judged = doubt.judge(more.values, more.noise, more.support)
+            new = judged.exact.nonzero().squeeze(1)
+            new = new[_distinct(judged.features[new], features, reader)]
+            unmixed = len(new)
+            if not unmixed:
+                break
         features = torch.cat([features, judged.features[new]])
         support, fine = torch.cat([support, more.support[new]]), torch.cat([fine, judged.fine[new]])
         by_algebra = torch.cat([by_algebra, ~judged.exact[new]])
     if not len(features):
-        return None
+        return None if (none := apart()) is None else _on_none(none.features, active)
     parts = split(residual, rows, features)
     again = refined(residual, parts, features)
     if again is not None:
         judged = doubt.judge(*again, support)
         fine = (judged.exact | by_algebra) & judged.fine
     against = _contradicted(parts, on(features))
-    single = num_examples is not None and rank(residual, parts, features) == num_examples
+    # As many as were declared, and they make the whole update: no other one is in it. Else the rank tells.
+    replayed = len(features) == num_examples and trained(features)
+    single = replayed or (num_examples is not None and rank(residual, parts, features) == num_examples)
     doubtful = ~fine | doubt.of(features) | doubt.alike(features)
     claimed = ~against & ~doubtful & single
     explained = parts.explained
@@ -111,13 +132,40 @@ def read_by_alphabet(
         support,
         claimed,
         alone,
+        unmixed,
         contradicted=int(against.sum()),
         doubtful=int((doubtful & ~against).sum()) if single else 0,
         single=single,
+        replayed=replayed,
         open_rows=int((~explained).sum()),
         complete=bool(explained.all()) and bool(claimed.all()),
         rest=rest,
     )
+
+
+def _on_none(features: Tensor, active: Tensor) -> ByAlphabet:
+    """Examples (k, m) that were told apart and lie on no alphabet; active: (N,) bool."""
+    none = torch.zeros(0, dtype=torch.long, device=features.device)
+    return ByAlphabet(
+        features[:0],
+        none,
+        none.bool(),
+        alone=0,
+        unmixed=len(features),
+        contradicted=0,
+        doubtful=0,
+        single=False,
+        replayed=False,
+        open_rows=int(active.sum()),
+        complete=False,
+        rest=features,
+    )
+
+
+def _read(apart: Unmixed) -> Read:
+    """All that were told apart, each in as many rows as it fires."""
+    size = row_norms(apart.features) / apart.features.shape[1] ** 0.5
+    return Read(apart.features, apart.error * size, (apart.signals != 0).sum(1), unknown=0)
 
 
 class Gates:

@@ -9,13 +9,27 @@ from seepage.core.types import Exchange
 
 def describe_by_alphabet(read: ByAlphabet, exchange: Exchange) -> tuple[str, ...]:
     """What was read, why it is believed, and what stays open."""
+    if not len(read):
+        return (
+            f"{read.unmixed} example(s) were told apart by the neurons that each leaves off in every step. "
+            "They lie on no grid, and an update that is a difference of weights is too coarse to rule out "
+            "copies that are nearly alike: none is claimed.",
+        )
+    by_rows = len(read) - read.alone - read.unmixed
     notes = [
         "No backward signal could be foretold (several local steps, dropout, batch statistics, or a changed "
         "update), so the alphabet alone decides: a reading is an example if every value lies on the grid of "
         "pixels, or in the embedding table, as no mixture does.",
-        f"{read.alone} example(s) had a neuron of their own; {len(read) - read.alone} more were read from "
+        f"{read.alone} example(s) had a neuron of their own; {by_rows} more were read from "
         "rows that hold one unknown example besides known ones, by the neurons that those leave off.",
     ]
+    if read.unmixed:
+        notes.append(
+            f"{read.unmixed} were told apart by the neurons that each leaves off in every step: its share of "
+            "the change of the weights is 0 there."
+        )
+    if read.replayed:
+        notes.append("The same training on these examples ends where the client's training ended.")
     if claimed := int(read.claimed.sum()):
         notes.append(f"{claimed} example(s) are claimed.")
     if read.contradicted:

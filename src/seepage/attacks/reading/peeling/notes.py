@@ -22,11 +22,13 @@ def describe(
     exchange: Exchange,
     layer: LinearLayer,
     steps: int | None,
+    replayed: float | None = None,
     *,
     by_alphabet: bool = False,
 ) -> tuple[str, ...]:
     """Plain sentences: what was read, how sure it is, where it stalled and why.
 
+    replayed: as `local_steps.Through` has it; None: nothing was.
     by_alphabet: what was read does not rest on signals, and is described elsewhere.
     """
     what = {"input": "the model's input", "embedding": "token embeddings", "features": "inner features"}
@@ -41,7 +43,9 @@ def describe(
         )
     if by_alphabet:
         return tuple(notes)
-    if steps not in (1, None):
+    if replayed is not None:
+        notes += _replayed(steps, replayed)
+    elif steps not in (1, None):
         return (
             *notes,
             f"The update sums {steps} local steps, between which the weights moved: {len(peeling.first)} "
@@ -57,6 +61,17 @@ def describe(
         *_rest(peeling, outcome, exchange, rows),
         *([] if outcome.complete else (*_tangled(peeling), *_rounding(peeling, exchange))),
     )
+
+
+def _replayed(steps: int | None, replayed: float) -> list[str]:
+    """How the update of several steps became that of one."""
+    known = (
+        f"The update sums {steps} local steps, between which the weights moved. It was read as one step of "
+        "the model halfway, corrected by training on what had been read."
+    )
+    if replayed <= 1:
+        return [known, "The same training on the examples that were found ends where the client's ended."]
+    return [known, "Training on what was found does not end where the client's ended: none is claimed."]
 
 
 def _nothing(

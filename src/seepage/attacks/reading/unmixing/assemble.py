@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seepage.attacks.reading.peeling.tolerances import BEYOND
 from seepage.attacks.reading.unmixing.mixture import Mixture
+from seepage.attacks.reading.unmixing.polish import fires, unit
 from seepage.models.signals import ROUNDING
 
 _MARGINS = (1e-2, 1e-3, 1e-4)
@@ -44,6 +45,9 @@ def assemble(mixture: Mixture, q: Tensor, dtype: torch.dtype) -> Unmixed | None:
             return None
         activation = a @ mixture.gates.T  # (u, r)
         off = activation < -margin * activation.square().mean(1, keepdim=True).sqrt()
+        if mixture.moved:  # a neuron may have been on in a step between, which the signal itself shows
+            near = unit(c * mixture.sizes)
+            off &= ~mixture.swings(a) & ~fires(mixture.directions, near, mixture.floor(near))
         if int(off.sum(1).min()) < mixture.unknown:
             return None
         moments = (weighted.T.unsqueeze(0) * off.to(weighted).unsqueeze(1)) @ weighted

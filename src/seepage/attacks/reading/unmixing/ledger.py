@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.reading.unmixing.mixture import Mixture
-from seepage.attacks.reading.unmixing.pattern import GENUINE, agreement, rough
+from seepage.attacks.reading.unmixing.pattern import GENUINE, rough
 from seepage.attacks.reading.unmixing.polish import unit
 
 _AT_ONCE = 16
@@ -53,7 +53,7 @@ class Ledger:
         """
         a = torch.linalg.pinv(unit(self._duals())).T
         a = a * torch.sign(a @ self.mixture.ones).unsqueeze(1)
-        right = agreement(self.mixture.gates, self.on, a) >= GENUINE
+        right = self.mixture.agreement(self.on, a) >= GENUINE
         wrong = int((~right).sum())
         if wrong:
             self.q, self.on, self.a = self.q[right], self.on[right], self.a[right]

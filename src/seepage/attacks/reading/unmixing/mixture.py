@@ -2,7 +2,9 @@
 
 [G_w | G_b] = U S V^T has rank u. Example b is a vector a_b of u numbers, [x_b, 1] = V a_b. Its backward
 signal is U q_b with q_b = S c_b, where the c_b are the columns of A^-T: a_b c_b' = 0 for any two of them.
-What is known of the layer, [W | b], acts on a by the gates P = [W | b] V.
+What is known of the layer, [W | b], acts on a by the gates P = [W | b] V. If [G_w | G_b] is the change of
+[W | b] over several local steps, the gates change by U S, and an example's signal is 0 where it was off in
+every step.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from seepage.attacks.reading.peeling.tolerances import SURE
 
 Columns = Callable[[], Iterable[Tensor]]
 """The columns of a matrix (r, m), some at a time, as often as they are asked for: it is never
@@ -45,6 +49,8 @@ class Mixture:
     reach: float
     """Mean square of a made-up [x, 1]."""
     columns: Columns
+    moved: float = 0.0
+    """How many U S the gates changed by while the client trained; `gates` are those halfway. 0: one step."""
 
     @property
     def unknown(self) -> int:
@@ -53,6 +59,24 @@ class Mixture:
     @property
     def rows(self) -> int:
         return len(self.noise)
+
+    def swings(self, a: Tensor) -> Tensor:
+        """(t, r) bool: neurons that a (t, u) may have crossed while they moved: nearer to 0 than they did."""
+        if self.moved == 0:
+            return torch.zeros(len(a), self.rows, dtype=torch.bool, device=a.device)
+        change = self.moved * (a * self.sizes) @ self.directions.T
+        swings: Tensor = (a @ self.gates.T).abs() <= change.abs()
+        return swings
+
+    def agreement(self, on: Tensor, a: Tensor) -> Tensor:
+        """(t,) share of the rows that a (t, u) switches as `on` (t, r) says, in some step."""
+        return (((a @ self.gates.T > 0) == on) | self.swings(a)).double().mean(1)
+
+    def floor(self, q: Tensor) -> Tensor:
+        """(t, r) what noise leaves of the zeros of U q = G V c, c = q / S."""
+        size = (q / self.sizes).norm(dim=1, keepdim=True)
+        left: Tensor = SURE * size * self.noise
+        return left
 
     def examples(self, coefficients: Tensor) -> Tensor:
         """(k, m): x of [x, 1] = V a for coefficients (k, u) with a ones = 1; one pass over the columns."""
@@ -68,12 +92,13 @@ def mixture_of(
     layer: tuple[Tensor, Tensor],
     made_up: Callable[[int], Tensor],
     rows_each: int = ROWS_EACH,
+    moved: float = 0.0,
 ) -> Mixture | None:
     """Rows (r, m) and (r,) of a residual; None where their rank says no.
 
     noise: (r,) norm of each row's rounding; layer: weight (g, m) and bias (g,) at the rows that gates are
     wanted of; made_up: for u unknown examples, inputs of the layer (t, m); rows_each: rows that each unknown
-    example must have.
+    example must have; moved: how many of these rows the layer changed by.
     """
     ones = bias.unsqueeze(1).double()
     found = column_space(columns, ones, most=(len(ones) - 1) // rows_each)
@@ -104,6 +129,7 @@ def mixture_of(
         made_up=starts,
         reach=float(inputs.double().square().sum(1).mean()) + 1.0,
         columns=columns,
+        moved=moved / float(gate_size),
     )
 
 

@@ -62,11 +62,6 @@ def rough(gates: Tensor, on: Tensor) -> Tensor:
     return fit(gates, on, _ROUGH)
 
 
-def agreement(gates: Tensor, on: Tensor, a: Tensor) -> Tensor:
-    """(t,) share of the rows that a (t, d) switches as `on` (t, r) says."""
-    return ((_apply(gates, a) > 0) == on).double().mean(1)
-
-
 def _apply(gates: Tensor, a: Tensor) -> Tensor:
     if gates.dim() == 2:
         return a @ gates.T

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from seepage.attacks.reading.peeling.tolerances import FEW, SPARE, SURE
+from seepage.attacks.reading.peeling.tolerances import FEW, SPARE
 from seepage.attacks.reading.unmixing.few import along_the_line
 from seepage.attacks.reading.unmixing.ledger import Ledger
 from seepage.attacks.reading.unmixing.mixture import Mixture
-from seepage.attacks.reading.unmixing.pattern import GENUINE, agreement, fit
+from seepage.attacks.reading.unmixing.pattern import GENUINE, fit
 from seepage.attacks.reading.unmixing.polish import (
     coarse,
     distinct,
@@ -126,11 +126,11 @@ class Search:
         q = q[distinct(q, ledger.q, alike=_ALIKE_ROUGH)] if ledger.left > 2 else q
         if len(q) == 0:
             return 0
-        polished = fine(mixture.directions, q, self._floor(q), off)
+        polished = fine(mixture.directions, q, mixture.floor(q), off)
         if ledger.left <= 2:  # from exact patterns: where few rows are off, the polish may lead away
-            polished = torch.cat([tightened(mixture.directions, q, self._floor(q)), polished])
+            polished = torch.cat([tightened(mixture.directions, q, mixture.floor(q)), polished])
         q = unit(polished)
-        on = fires(mixture.directions, q, self._floor(q))
+        on = fires(mixture.directions, q, mixture.floor(q))
         # Any vector can be made zero in u - 1 rows; a sparse one is in more.
         least = mixture.unknown - 1 + max(SPARE, int(FEW / 2 * mixture.rows))
         sparse = ((~on).sum(1) >= least).nonzero().squeeze(1)
@@ -139,9 +139,8 @@ class Search:
         q, on = q[new], on[new]
         if len(q) == 0:
             return 0
-        gates = mixture.gates @ span
-        a = fit(gates, on)
-        genuine = (agreement(gates, on, a) >= GENUINE) & (a @ (span.T @ mixture.ones) > 0)
+        a = fit(mixture.gates @ span, on) @ span.T
+        genuine = (mixture.agreement(on, a) >= GENUINE) & (a @ mixture.ones > 0)
         self.rejected += int((~genuine).sum())
         if bool(genuine.any()):
             several = self._several(q[genuine], on[genuine])
@@ -191,14 +190,8 @@ class Search:
         off = (~on).to(q)
         moments = (self.mixture.directions.T.unsqueeze(0) * off.unsqueeze(1)) @ self.mixture.directions
         second = torch.linalg.eigvalsh(moments)[:, min(1, q.shape[1] - 1)].clamp_min(0).sqrt()
-        hidden: Tensor = second <= (self._floor(q) * off).norm(dim=1)
+        hidden: Tensor = second <= (self.mixture.floor(q) * off).norm(dim=1)
         return hidden & (q.shape[1] > 1)
-
-    def _floor(self, q: Tensor) -> Tensor:
-        """(t, r) what noise leaves of the zeros of U q = G V c, c = q / S."""
-        size = (q / self.mixture.sizes).norm(dim=1, keepdim=True)
-        left: Tensor = SURE * size * self.mixture.noise
-        return left
 
     def _identity(self) -> Identity:
         exact = {"unknown": self.mixture.unknown, "rows": self.mixture.rows}
@@ -223,4 +216,4 @@ class Search:
         self._generator.set_state(state["generator"])
         if len(state["signals"]):
             q = unit(state["signals"].to(self.mixture.directions) @ self.mixture.directions)
-            self.ledger.add(q, fires(self.mixture.directions, q, self._floor(q)))
+            self.ledger.add(q, fires(self.mixture.directions, q, self.mixture.floor(q)))

@@ -37,12 +37,14 @@ class Unmixer:
         parameters: tuple[Tensor, Tensor],
         made_up: Callable[[int], Tensor],
         *,
+        moves: bool = False,
         seed: int = 0,
     ) -> None:
         """`parameters`: the layer's weight (N, m) and bias (N,); made_up: for u unknown examples, so many
-        inputs of the layer."""
+        inputs of the layer; moves: residuals are changes of the layer, whose parameters are those halfway."""
         self.parameters = parameters
         self.made_up = made_up
+        self.moves = moves
         self.seed = seed
         self.tried = False
         self.search: Search | None = None
@@ -60,6 +62,7 @@ class Unmixer:
             noise=residual.noise(index, found)[1],
             layer=(weight, bias),
             made_up=self.made_up,
+            moved=1 / residual.factor if self.moves else 0.0,
         )
         if mixture is None:
             return None
