@@ -11,6 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.attacks.features.feature_inversion import search_pictures
+from seepage.attacks.features.spectrum import Spectrum
+from seepage.attacks.inversion.problem import pose_problem
+from seepage.core.progress import Clock
+from seepage.core.types import Exchange, Knowledge, Reconstruction
+from seepage.models.layers import LinearLayer
+
 _RIDGES = tuple(10.0**k for k in range(-8, 3))
 """Tried, in units of the mean squared length of a feature vector. Derived: from rounding to flat."""
 
@@ -67,3 +74,40 @@ def train_decoder(features: Tensor, pictures: Tensor) -> Decoder:
             best = error, weights
     assert best is not None
     return Decoder(features=f, middle=middle, weights=best[1], offset=size, mean=mean, error=best[0])
+
+
+def pictures_of(
+    read: Reconstruction,
+    exchange: Exchange,
+    known: Knowledge,
+    layer: LinearLayer,
+    latent: Tensor,
+    *,
+    steps: int,
+) -> Reconstruction:
+    """The pictures behind features that were read from a layer: decoded, then searched for from there.
+
+    latent: (n, m) features of the public examples.
+    """
+    public = known.auxiliary
+    assert public is not None
+    sure = 0 if read.claimed is None else int(read.claimed.sum())
+    problem = pose_problem(exchange, known, num_examples=len(read))
+    decoder = train_decoder(latent, public.inputs.flatten(1))
+    decoded = decoder(read.values).reshape(-1, *problem.shape)
+    spectrum = Spectrum.of(problem.shape, centre=decoded, unit=decoder.error, like=read.values)
+    found, steps = search_pictures(problem, layer, read.values, spectrum, Clock(seconds=None), steps=steps)
+    note = (
+        f"{len(read)} feature vectors were read, {sure} of them for certain. A decoder trained on "
+        f"{len(public)} public examples made pictures of them (left out, those are missed by "
+        f"{decoder.error:.2g} in model units), and {steps} steps of a search brought their features to "
+        f"within {float(found.off.sqrt().median()):.1%} (median). Pictures are approximations: none is "
+        "claimed."
+    )
+    return Reconstruction(
+        values=problem.spec.to_raw(problem.project(found.pictures)),
+        model_units=known.normalised,
+        label_counts=read.label_counts,
+        confidence=(1 - found.off.sqrt()).clamp(0, 1).cpu().double(),
+        notes=(*read.notes, note),
+    )

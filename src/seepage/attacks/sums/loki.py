@@ -8,10 +8,10 @@ layers will do, nothing is inserted; else both layers are put before the model, 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 
 import torch
 from torch import nn
@@ -19,7 +19,6 @@ from torch import nn
 from seepage.attacks.base import Attack, pool
 from seepage.attacks.sums.own_columns import Columns, own_exchange, set_apart
 from seepage.attacks.traps.crafted_extraction import READERS, Reader, find_reader
-from seepage.attacks.traps.imprint import LAYER, ImprintedModel, set_return
 from seepage.attacks.traps.quantile_traps import FIRING, QuantileCrafter
 from seepage.attacks.traps.routes import Route
 from seepage.attacks.traps.traps import size_of_weights
@@ -29,6 +28,8 @@ from seepage.core.types import Crafted, Exchange, Grant, Knowledge, Modality, Re
 from seepage.labels import counts_if_inferred
 from seepage.models.choice import choose_layer
 
+_INSERTED = "seepage.attacks.sums.inserted"
+"""Loaded where layers are inserted: the model's own need none of it."""
 _MOST_GROUPS = 64
 """Models that are made for the clients of a round. Cost: memory, one model each."""
 _INSERTED_GROUPS = 10
@@ -44,6 +45,7 @@ class Apart:
     columns: tuple[Columns, ...]
     routes: tuple[Route, ...]
     notes: tuple[str, ...]
+    inserted: bool
 
 
 @dataclass(kw_only=True, eq=False)
@@ -89,7 +91,7 @@ class Loki(Attack):
         groups = self.groups or _MOST_GROUPS
         if insert:
             groups = self.groups or _INSERTED_GROUPS
-            base, layer = _inserted(model, known, groups, self.bins), LAYER
+            base, layer = resolve_name(f"{_INSERTED}:inserted")(model, known, groups, self.bins)
             sigma = size_of_weights(known) / math.prod(known.input.shape)
             told = "The architecture was changed: a convolution and a dense layer were put before the model."
         crafter = QuantileCrafter(
@@ -107,6 +109,7 @@ class Loki(Attack):
             columns,
             tuple(one.carried.route() for one in placed),
             tuple(n for n in (told, *bait.secret.notes, note) if n),
+            insert,
         )
 
     def reconstruct(self, exchanges: Sequence[Exchange], known: Knowledge) -> Reconstruction:
@@ -136,57 +139,11 @@ class Loki(Attack):
         model = apart.models[group]
         alone = own_exchange(exchange, known, model, apart.layer, apart.columns[group], members)
         route: Route | None = apart.routes[group]
-        if isinstance(model, ImprintedModel):
-            alone, route = _without_kernels(alone, apart.routes[group]), None
+        if apart.inserted:
+            alone, route = resolve_name(f"{_INSERTED}:without_kernels")(alone, route), None
         layer = choose_layer(alone.broadcast.model, known.input, apart.layer)
         read = self.read(alone, known, layer, decode=route)
         return replace(read, label_counts=None).with_notes(*apart.notes)
-
-
-def _inserted(model: nn.Module, known: Knowledge, groups: int, bins: int) -> ImprintedModel:
-    shape = known.input.shape
-    if len(shape) != 3:
-        raise NotApplicable(
-            f"inserted kernels read pictures, and an example here has the shape {shape}: use imprint."
-        )
-    wrapped = ImprintedModel(
-        copy.deepcopy(model),
-        size=math.prod(shape),
-        bins=bins,
-        channels=shape[0],
-        kernels=groups * (shape[0] + 1),
-    )
-    generator = torch.Generator().manual_seed(known.seed)
-    set_return(wrapped, size_of_weights(known), generator=generator)
-    return wrapped
-
-
-def _without_kernels(exchange: Exchange, route: Route) -> Exchange:
-    """The same exchange with a model whose inserted layer reads the input itself.
-
-    Behind kernels it reads f = gain * x + offset, so W f + b = (W gain) x + (b + W offset). Readers compute
-    what examples send from what the layer reads; the rest of an imprinted model reads the input as well.
-    """
-    sent = exchange.broadcast.model
-    assert isinstance(sent, ImprintedModel)
-    plain = ImprintedModel(sent.model, size=sent.size, bins=sent.bins)
-    weight, bias = (sent.get_parameter(f"{LAYER}.{part}").detach() for part in ("weight", "bias"))
-    with torch.no_grad():
-        plain.inserted_imprint.weight.copy_(weight[:, route.where] * route.gain)
-        plain.inserted_imprint.bias.copy_(bias + weight[:, route.where] @ route.offset)
-        plain.inserted_return.weight.copy_(sent.inserted_return.weight)
-    plain.inserted_return.requires_grad_(False)
-    tensors = exchange.update.tensors
-    moved = tensors[f"{LAYER}.weight"][:, route.where], tensors[f"{LAYER}.bias"]
-    own = {
-        f"{LAYER}.weight": (moved[0] - moved[1].unsqueeze(1) * route.offset) / route.gain,
-        f"{LAYER}.bias": moved[1],
-    }
-    return replace(
-        exchange,
-        broadcast=replace(exchange.broadcast, model=plain),
-        update=replace(exchange.update, tensors=own),
-    )
 
 
 def loki(

@@ -13,27 +13,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 
 import torch
 from torch import Tensor, nn
 
 from seepage.attacks.base import Attack, pool
-from seepage.attacks.features.feature_inversion import search_pictures
-from seepage.attacks.features.spectrum import Spectrum
-from seepage.attacks.inversion.problem import pose_problem
-from seepage.attacks.inversion.settings import check_settings
-from seepage.attacks.sums.decoder import train_decoder
 from seepage.attacks.traps.crafted_extraction import READERS, Reader, expected_batch, find_reader
 from seepage.attacks.traps.quantile_traps import FIRING, response_quantile
 from seepage.attacks.traps.traps import draw_gaussian_rows, draw_shares, size_of_weights
 from seepage.core.errors import NotApplicable, SpecError
-from seepage.core.progress import Clock
 from seepage.core.registry import lookup
 from seepage.core.types import INPUT_SPACE, Crafted, Exchange, Grant, Knowledge, Modality, Reconstruction
 from seepage.models.choice import choose_layer
 from seepage.models.hooks import layer_input
 from seepage.models.layers import LinearLayer
 
+_PICTURES = "seepage.attacks.sums.decoder:pictures_of"
+"""Loaded once features were read."""
 _LEAST_PUBLIC = 8
 """Public examples without which there is no decoder to speak of."""
 _USUAL_SUM = 100
@@ -125,30 +122,11 @@ class ScaleMIA(Attack):
         read = self.read(exchange, known, layer).with_notes(secret.note)
         if read.space == INPUT_SPACE or not len(read):
             return read  # the first layers can be undone by themselves, or there is nothing to decode
-        sure = 0 if read.claimed is None else int(read.claimed.sum())
-        problem = pose_problem(exchange, known, num_examples=len(read))
-        public = known.auxiliary
-        assert public is not None
-        decoder = train_decoder(_features(model, layer, known), public.inputs.flatten(1))
-        decoded = decoder(read.values).reshape(-1, *problem.shape)
-        spectrum = Spectrum.of(problem.shape, centre=decoded, unit=decoder.error, like=read.values)
-        found, steps = search_pictures(
-            problem, layer, read.values, spectrum, Clock(seconds=None), steps=self.steps
+        latent = _features(model, layer, known)
+        found: Reconstruction = resolve_name(_PICTURES)(
+            read, exchange, known, layer, latent, steps=self.steps
         )
-        note = (
-            f"{len(read)} feature vectors were read, {sure} of them for certain. A decoder trained on "
-            f"{len(public)} public examples made pictures of them (left out, those are missed by "
-            f"{decoder.error:.2g} in model units), and {steps} steps of a search brought their features to "
-            f"within {float(found.off.sqrt().median()):.1%} (median). Pictures are approximations: none is "
-            "claimed."
-        )
-        return Reconstruction(
-            values=problem.spec.to_raw(problem.project(found.pictures)),
-            model_units=known.normalised,
-            label_counts=read.label_counts,
-            confidence=(1 - found.off.sqrt()).clamp(0, 1).cpu().double(),
-            notes=(*read.notes, note),
-        )
+        return found
 
 
 def _features(model: nn.Module, layer: LinearLayer, known: Knowledge) -> Tensor:
@@ -170,8 +148,8 @@ def scale_mia(
     read: "peel" takes found examples away and reads what they hid; "rows" reads each row by itself.
     """
     lookup(READERS, read, "reader")
-    if steps:
-        check_settings(steps=steps)
+    if steps < 0:
+        raise SpecError(f"steps must be 0 or more, not {steps}: 0 leaves the decoder's pictures as they are.")
     if batch_size is not None and batch_size < 2:
         raise SpecError(f"batch_size must be at least 2, not {batch_size}: one example needs no trap.")
     return ScaleMIA(
