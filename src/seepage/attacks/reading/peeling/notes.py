@@ -42,7 +42,8 @@ def describe(
             "The layer's gradient is zero everywhere: no neuron was activated, so nothing can be read.",
         )
     if by_alphabet:
-        return tuple(notes)
+        moved = f"The update sums {steps} local steps, between which the weights moved."
+        return tuple(notes) if steps in (1, None) else (*notes, moved)
     if replayed is not None:
         notes += _replayed(steps, replayed)
     elif steps not in (1, None):
