@@ -47,7 +47,7 @@ LINES = (
 def network(family: str, width: int, length: int, loss: str) -> nn.Module:
     import transformers
 
-    ends = {
+    ends: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "num_labels": 2,
         "bos_token_id": 1,
@@ -55,6 +55,7 @@ def network(family: str, width: int, length: int, loss: str) -> nn.Module:
         "pad_token_id": 0,
     }
     built: Any
+    config: Any
     if family == "gpt2":
         config = transformers.GPT2Config(n_embd=width, n_layer=4, n_head=4, n_positions=length, **ends)
         kind = "GPT2LMHeadModel" if loss == "next_token" else "GPT2ForSequenceClassification"

@@ -34,7 +34,7 @@ def test_the_verdict_is_that_of_one_file(tmp_path: Path, crafted: bool) -> None:
     model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
     if crafted:
         with torch.no_grad():
-            model[2].weight[1:] = 0
+            model.get_parameter("2.weight")[1:] = 0
     report = guard_file(sharded(tmp_path, model))
     assert report.verdict is guard(model).verdict
     assert (report.verdict is Verdict.CLEAN) is not crafted
@@ -82,4 +82,4 @@ def test_half_precision_changes_no_verdict(tmp_path: Path, dtype: torch.dtype) -
         save_file({n: t.to(dtype) for n, t in model.state_dict().items()}, tmp_path / "half.safetensors")
         assert guard_file(tmp_path / "half.safetensors").verdict is wanted
         with torch.no_grad():
-            model[2].weight[1:] = 0
+            model.get_parameter("2.weight")[1:] = 0

@@ -144,7 +144,15 @@ def test_machines_get_the_verdict_as_one_of_three(new_log):
 
 
 def test_what_to_do_is_said_here_too_with_the_command(log, monkeypatch):
-    words = {"how": "", "price": "", "also": "", "proof": "", "setting": "", "stopped": 1.0, "kept": 1.0}
+    words = {
+        "how": "",
+        "price": "It is dear.",
+        "also": "",
+        "proof": "",
+        "setting": "",
+        "stopped": 1.0,
+        "kept": 1.0,
+    }
     one = Action(
         title="Sum up", stops="Stops 90 %.", command="seepage audit a.toml --with secure_sum", **words
     )
@@ -152,4 +160,4 @@ def test_what_to_do_is_said_here_too_with_the_command(log, monkeypatch):
     monkeypatch.setattr("seepage.report.terminal.read_actions", lambda log: found)
     lines = printed(log).splitlines()
     at = lines.index("What to do, measured on this deployment, the best first:")
-    assert lines[at + 1 : at + 4] == ["1. Sum up. Stops 90 %.", f"   {one.command}", "On 1 seed."]
+    assert lines[at + 1 : at + 4] == ["1. Sum up. Stops 90 %. It is dear.", f"   {one.command}", "On 1 seed."]

@@ -57,7 +57,9 @@ class FalseAlarms:
         if "round_jump" in findings:
             group = "with both" if group == "with sample" else "with previous"
         measured: dict[str, Any] = calibration()["false_alarms"]
-        chosen = {name: measured[name][group] for name in _POPULATIONS if name != "rounds"}
+        # Where a group was not counted by itself, the one without the sample is the nearest that was.
+        nearest = {"with sample": "all", "with both": "with previous"}.get(group, group)
+        chosen = {n: measured[n].get(group, measured[n][nearest]) for n in _POPULATIONS if n != "rounds"}
         if "step_history" in findings or "loss_jump" in findings:
             chosen["rounds"] = measured["rounds"]
         return cls(

@@ -219,8 +219,9 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
     if spec.num_targets:
         if shape != (2, spec.num_targets):
             raise ModelError(
-                f"the model returned shape {shape} for two examples, whose targets are {spec.num_targets} "
-                f"number(s) each: let it return {(2, spec.num_targets)}."
+                f"the model returned shape {shape} for two examples, whose labels are {spec.num_targets} "
+                f"number(s) each, not classes: let it return {(2, spec.num_targets)}, or give whole numbers "
+                "as labels of a classifier."
             )
     elif spec.modality is Modality.TEXT and (output.ndim == 3 or spec.token_labels):
         _check_each_token(shape, spec)

@@ -174,7 +174,7 @@ def test_rows_of_few_inputs_have_neighbours_by_chance() -> None:
     net = nn.Sequential(nn.Linear(14, 500), nn.ReLU(), nn.Linear(500, 60))
     with torch.no_grad():
         net[0].weight.mul_(torch.tensor([9.0, 6.0, 4.0, 3.0, *[0.5] * 10]))
-    assert likeness(net[0].weight) > 0.8
+    assert likeness(net[0].weight.detach()) > 0.8
     finding = identical_rows()(Broadcast(net))
     assert finding.verdict is Verdict.CLEAN
     assert abs(finding.score) < 0.2

@@ -64,5 +64,7 @@ def test_a_recording_is_not_mixed_with_another(tmp_path: Path, example: Path) ->
 def test_nothing_to_record_says_why(tmp_path: Path, example: Path) -> None:
     with pytest.raises(SpecError, match=r"no client of .* sent an update"):
         record_app(example, tmp_path / "recorded", nodes=2, rounds=[9])
+    with pytest.raises(SpecError, match=r"had others train: in round 1 clients 0 and 1; in round 2"):
+        record_app(example, tmp_path / "seventh", nodes=2, clients=[7])
     with pytest.raises(SpecError, match=r"first failure of a client|did not finish"):
         record_app(example, tmp_path / "other", nodes=2, config={"examples-per-client": "eight"})

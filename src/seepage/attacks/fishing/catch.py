@@ -110,6 +110,8 @@ def invert_catch(
     catch: Catch, inner: Attack, exchanges: Sequence[Exchange], known: Knowledge
 ) -> Reconstruction:
     """Run the inner attack on every fished gradient and pool what it finds."""
+    # Noise may count fewer than nobody in a gradient.
+    catch = replace(catch, fished=tuple(f for f in catch.fished if f.count > 0))
     if not catch.fished:
         return Reconstruction(
             values=_no_examples(known.input),

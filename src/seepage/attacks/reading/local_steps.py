@@ -80,8 +80,8 @@ def can_be_replayed(exchange: Exchange, known: Knowledge, layer: LinearLayer) ->
     plain = local.plain and not local.momentum and not local.weight_decay and not local.mixed_precision
     at_once = local.batch_size is None or local.batch_size >= count
     several = local.num_steps(count) > 1 and not draws_chances(exchange.broadcast.model, local)
-    classes = known.loss not in OF_NUMBERS and layer.reads == "input" and layer.bias is not None
-    return plain and at_once and several and classes and len(exchange.clients) == 1
+    whole = layer.reads == "input" and layer.bias is not None
+    return plain and at_once and several and whole and len(exchange.clients) == 1
 
 
 def unmixed_change(
@@ -187,7 +187,7 @@ def _unexplained(exchange: Exchange, known: Knowledge, guess: Batch, share: floa
     for again in range(_AGAIN):
         weights, total = start, {name: torch.zeros_like(g) for name, g in mean.items()}
         for step in range(steps):
-            if again == 0:  # the straight way
+            if again == 0 and len(guess) != exchange.update.num_examples:  # the straight way
                 weights = {n: w + exchange.update.tensors[n] * (step / steps) for n, w in start.items()}
             gradient = _gradient(exchange, known, weights, guess)
             total = {name: t + share * gradient[name] for name, t in total.items()}

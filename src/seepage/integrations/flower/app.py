@@ -18,6 +18,7 @@ from flwr.serverapp import ServerApp
 from seepage.core.errors import SeepageError, SpecError, in_words
 from seepage.core.registry import import_thing
 from seepage.integrations.flower.grid import InProcessGrid, task
+from seepage.integrations.flower.messages import is_training, round_of
 from seepage.integrations.flower.mod import client_of, record
 from seepage.record.exchanges import ExchangeKind, RecordedFolder
 
@@ -92,10 +93,29 @@ def record_app(
         return RecordedFolder.open(place)
     except SeepageError:
         why = f" The first failure of a client: {failures[0]}" if failures else ""
+        if not any(_wanted(one, rounds, clients) for one in watched.asked):
+            why = _others(watched.asked)
         why = " Flower's log names the failures of its clients." if backend == "ray" else why
         raise SpecError(
             f"no client of '{app}' sent an update in these rounds: check rounds, clients and nodes.{why}"
         ) from None
+
+
+def _wanted(asked: tuple[int, int], rounds: Collection[int] | None, clients: Collection[int] | None) -> bool:
+    return (rounds is None or asked[0] in rounds) and (clients is None or asked[1] in clients)
+
+
+def _others(asked: Collection[tuple[int, int]]) -> str:
+    """Whom the strategy drew in place of those that were chosen.
+
+    >>> _others({(1, 7), (1, 3), (2, 5)})
+    " The app's strategy had others train: in round 1 clients 3 and 7; in round 2 clients 5."
+    """
+    rounds: dict[int, list[str]] = {}
+    for number, one in sorted(asked):
+        rounds.setdefault(number, []).append(str(one))
+    said = [f"in round {number} clients {' and '.join(found[:8])}" for number, found in rounds.items()]
+    return f" The app's strategy had others train: {'; '.join(said[:3])}." if said else ""
 
 
 class _Watched(ClientApp):
@@ -106,9 +126,13 @@ class _Watched(ClientApp):
     ) -> None:
         super().__init__()
         self._app, self._recorder, self._clients, self._settings = app, recorder, clients, dict(settings)
+        self.asked: set[tuple[int, int]] = set()
+        """Rounds and clients that were to train, where they run in this process."""
 
     def __call__(self, message: Message, context: Context) -> Message:
         context.run_config = dict(self._settings)  # Flower's simulation of objects tells its clients none
+        if is_training(message):
+            self.asked.add((round_of(message), client_of(context)))
         if self._clients is not None and client_of(context) not in self._clients:
             return self._app(message, context)
         return self._recorder(message, context, self._app)

@@ -110,5 +110,8 @@ def _descended(equations: Equations, starts: Tensor) -> Roots:
     spread = torch.zeros_like(objective)
     for some in torch.arange(len(a), device=a.device).split(8):
         square, _ = equations.normal(left[some], values[some], state[some])
-        spread[some] = torch.linalg.eigvalsh(square).clamp_min(1e-300).reciprocal().sum(1).sqrt()
+        there = square.isfinite().all(dim=2).all(dim=1)  # a start may run away from all examples
+        sizes = torch.linalg.eigvalsh(torch.where(there[:, None, None], square, eye))
+        known = sizes.clamp_min(1e-300).reciprocal().sum(1).sqrt()
+        spread[some] = torch.where(there, known, torch.inf)
     return Roots(a, objective.sqrt(), values, spread, state)
