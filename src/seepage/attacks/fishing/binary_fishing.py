@@ -26,10 +26,10 @@ from seepage.attacks.fishing.cuts import (
     next_cut,
     one_shot_bound,
 )
+from seepage.attacks.fishing.dying import takes_several_epochs
 from seepage.attacks.fishing.dying_cuts import (
     dying_cut,
     read_dying_cut,
-    takes_several_epochs,
 )
 from seepage.attacks.fishing.gated_cuts import Gate, alone_under, gated_cut
 from seepage.attacks.fishing.gated_search import (

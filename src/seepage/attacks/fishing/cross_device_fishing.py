@@ -16,7 +16,8 @@ from torch import nn
 
 from seepage.attacks.fishing.catch import Catch, inner_attack
 from seepage.attacks.fishing.cuts import WHOLE
-from seepage.attacks.fishing.dying_cuts import read_dying_cut, takes_several_epochs
+from seepage.attacks.fishing.dying import takes_several_epochs
+from seepage.attacks.fishing.dying_cuts import read_dying_cut
 from seepage.attacks.fishing.feature_fishing import catch_of_tails
 from seepage.attacks.fishing.features import (
     FEATURE_CHOICES,

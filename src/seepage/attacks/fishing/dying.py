@@ -94,6 +94,15 @@ def takes_several_steps(local: LocalTraining | None) -> bool:
     return local.epochs > 1 or local.batch_size is not None
 
 
+def takes_several_epochs(local: LocalTraining | None) -> bool:
+    """Every example is in more than one local step.
+
+    >>> takes_several_epochs(LocalTraining(algorithm="fedavg", epochs=2)), takes_several_epochs(None)
+    (True, False)
+    """
+    return local is not None and local.algorithm == "fedavg" and local.epochs > 1 and local.steps != 1
+
+
 def dying_model(
     model: nn.Module,
     head: Head,

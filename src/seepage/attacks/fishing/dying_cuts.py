@@ -23,7 +23,7 @@ from seepage.attacks.fishing.cuts import ALONE, WHOLE
 from seepage.attacks.fishing.dying import Dying, dying_model, sends_its_first_step
 from seepage.attacks.fishing.head import Head, HeadReading, head_features, read_head
 from seepage.core.errors import NotApplicable
-from seepage.core.types import Batch, Exchange, Knowledge, LocalTraining
+from seepage.core.types import Batch, Exchange, Knowledge
 
 _SHARP = (1000.0, 100.0, 10.0)
 """How far the layers below may move for a sharper cut, where the network dies all the same: gamma times the
@@ -31,15 +31,6 @@ features' spread grows with it. Cost: one is tried after the other, the sharpest
 _ITERATIONS = 200
 """Of the fixed point of `_classes`. Derived: lr * steps = 10 with three classes gains a fifth each,
 and .8^200 = 4e-20."""
-
-
-def takes_several_epochs(local: LocalTraining | None) -> bool:
-    """Every example is in more than one local step.
-
-    >>> takes_several_epochs(LocalTraining(algorithm="fedavg", epochs=2)), takes_several_epochs(None)
-    (True, False)
-    """
-    return local is not None and local.algorithm == "fedavg" and local.epochs > 1 and local.steps != 1
 
 
 def dying_everyone(model: nn.Module, head: Head, row: int, known: Knowledge) -> tuple[nn.Module, Dying]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.fishing.catch import Catch, Fished, inner_attack
-from seepage.attacks.fishing.dying_cuts import takes_several_epochs
+from seepage.attacks.fishing.dying import takes_several_epochs
 from seepage.attacks.fishing.gated_cuts import SHARP, Gate
 from seepage.attacks.fishing.head import Head, find_head, head_features
 from seepage.attacks.fishing.shared import Cutting, aggregate_note, chosen_direction, hooked

@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -18,9 +19,7 @@ from torch import Tensor, nn
 from seepage.attacks.base import Around, Attack
 from seepage.attacks.fishing.bisection import State
 from seepage.attacks.fishing.catch import REQUIRED, Catch, invert_catch
-from seepage.attacks.fishing.dying import Dying
-from seepage.attacks.fishing.dying_cuts import dying_cut, dying_everyone, takes_several_epochs
-from seepage.attacks.fishing.gated_cuts import Gate, gated_cut, gated_everyone
+from seepage.attacks.fishing.dying import Dying, takes_several_epochs
 from seepage.attacks.fishing.head import (
     Head,
     check_batch_independence,
@@ -34,6 +33,9 @@ from seepage.attacks.fishing.head import (
 )
 from seepage.core.errors import NotApplicable, SpecError
 from seepage.core.types import Crafted, Exchange, Grant, Knowledge, Reconstruction
+
+_GATED, _DYING = "seepage.attacks.fishing.gated_cuts", "seepage.attacks.fishing.dying_cuts"
+"""Loaded where clients take several local steps and an attack cuts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +153,7 @@ class Cutting(Fishing):
 
     def everyone(
         self, model: nn.Module, history: Sequence[Exchange], known: Knowledge, head: Head, row: int
-    ) -> tuple[nn.Module, Dying | Gate]:
+    ) -> tuple[nn.Module, Any]:
         """In several local steps: the network that dies, the same in every query.
 
         A dense layer before the last one cuts by itself, whatever classes are in the batch (`gated_cuts`);
@@ -160,24 +162,29 @@ class Cutting(Fishing):
         if history:
             return history[0].broadcast.model, history[0].secret.dying
         try:
-            return gated_everyone(model, head, row, known)
+            return self._found(f"{_GATED}:gated_everyone", model, head, row, known)
         except NotApplicable:
-            return dying_everyone(model, head, row, known)
+            return self._found(f"{_DYING}:dying_everyone", model, head, row, known)
+
+    def _found(
+        self, name: str, model: nn.Module, head: Head, row: int, known: Knowledge
+    ) -> tuple[nn.Module, Any]:
+        found: tuple[nn.Module, Any] = resolve_name(name)(model, head, row, known)
+        return found
 
     def send_dying(
         self,
         everyone: nn.Module,
         head: Head,
-        dying: Dying | Gate,
+        dying: Any,
         row: int,
         theta: float,
         notes: tuple[str, ...] = (),
     ) -> Crafted:
         """A cut along -w (or -u), below which everybody is caught whom `row`'s class does not hold."""
-        if isinstance(dying, Gate):
-            crafted, direction = gated_cut(everyone, head, row, dying, -theta), -dying.w
-        else:
-            crafted, direction = dying_cut(everyone, head, row, dying, -theta), -dying.u
+        gated = not isinstance(dying, Dying)
+        cut = resolve_name(f"{_GATED}:gated_cut" if gated else f"{_DYING}:dying_cut")
+        crafted, direction = cut(everyone, head, row, dying, -theta), -(dying.w if gated else dying.u)
         hook = Hook(target=row, theta=theta, direction=direction, dying=dying, notes=notes)
         return self.send(crafted, hook)
 
