@@ -164,7 +164,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 EXAMPLES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "four notes of a clinic, small GPT-2 (`seepage init --example text`)": (
-        "text", ["embedding_rows", "exact_text", {"name": "tag", **FEW}], {}
+        "text", ["embedding_rows", "exact_text", {"name": "tag", **FEW}, {"name": "lamp", **FEW}], {}
     ),
     "all 24 notes of a clinic, small GPT-2, crafted weights (`seepage init --example text`)": (
         "text", ["decepticons"], {"protocol": {"batch_size": 24}, "threat": "malicious_server"}

@@ -20,6 +20,7 @@ from seepage.attacks.closed_form.april import April
 from seepage.attacks.closed_form.patch_embedding import PatchEmbedding
 from seepage.attacks.closed_form.recursive_inversion import RecursiveInversion
 from seepage.attacks.features.feature_inversion import FeatureInversion
+from seepage.attacks.inversion.lamp import Lamp
 from seepage.attacks.representatives.class_representatives import ClassRepresentatives
 from seepage.attacks.sums.loki import Loki
 from seepage.attacks.sums.scale_mia import ScaleMIA
@@ -61,6 +62,7 @@ QUICK: dict[str, dict[str, Any]] = {
 """Settings that make slow attacks quick; the default settings of the others are used."""
 QUICK["amplification"] = {"factor": 100.0}
 """Nothing is saturated then. At 1e5 the last bits of a probe decide what a note says of label counts."""
+QUICK["lamp"] = {"steps": 3, "moves": 3, "rounds": 2}
 QUICK["adaptive"] = {"attack": "analytic_extraction", "knows": ["gaussian_noise", "pruning", "clipping"]}
 
 
@@ -121,7 +123,7 @@ def _fitting(attack: Attack) -> tuple[nn.Module, int]:
 
 def _texts(attack: Attack) -> tuple[nn.Module, InputSpec, list[Batch], Batch] | None:
     """A small GPT-2 that tells three classes of texts apart, for the attacks that read texts."""
-    if not isinstance(attack, Decepticons | EmbeddingRows | ExactText):
+    if not isinstance(attack, Decepticons | EmbeddingRows | ExactText | Lamp):
         return None
     from tests.models.families import built, spec, texts
 

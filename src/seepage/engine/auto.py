@@ -20,6 +20,7 @@ from seepage.engine.spec import AUTO, DEFAULT_BUDGET, AttackSpec
 from seepage.record import ADAPTIVE, BASELINE, AttackRef, NotTried, RunFolder
 
 SEARCHES_IN_ORDER = (
+    "lamp",
     "tag",
     "tableak",
     "feature_inversion",

@@ -25,6 +25,7 @@ ATTACKS: dict[str, Entry] = {
     "feature_inversion": _attack("seepage.attacks.features.feature_inversion:feature_inversion"),
     "see_through_gradients": _attack("seepage.attacks.inversion.see_through_gradients:see_through_gradients"),
     "tag": _attack("seepage.attacks.inversion.tag:tag"),
+    "lamp": _attack("seepage.attacks.inversion.lamp:lamp"),
     "recursive_inversion": _attack("seepage.attacks.closed_form.recursive_inversion:recursive_inversion"),
     "april": _attack("seepage.attacks.closed_form.april:april"),
     "patch_embedding": _attack("seepage.attacks.closed_form.patch_embedding:patch_embedding"),

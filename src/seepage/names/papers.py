@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
-_CITED = re.compile(r"[A-Z][A-Za-z]+(?: et al\.| (?:and|&) [A-Z][a-z]+)? \d{4}")
+_CITED = re.compile(r"[A-Z][A-Za-z]+(?: et al\.| (?:and|&) [A-Z][a-z]+)? \d{4}b?")
 
 PAPERS: dict[str, str] = {
     "Abadi et al. 2016": "Deep Learning with Differential Privacy. CCS 2016, arXiv:1607.00133",
     "Balunovic et al. 2022": "Bayesian Framework for Gradient Leakage. ICLR 2022, arXiv:2111.04706",
+    "Balunovic et al. 2022b": "LAMP: Extracting Text from Gradients with Language Model Priors. NeurIPS "
+    "2022, arXiv:2202.08827",
     "Boenisch et al. 2021": "When the Curious Abandon Honesty: Federated Learning Is Not Private. "
     "EuroS&P 2023, arXiv:2112.02918",
     "Deng et al. 2021": "TAG: Gradient Attack on Transformer-based Language Models. Findings of EMNLP 2021, "

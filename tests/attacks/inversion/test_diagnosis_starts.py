@@ -16,6 +16,7 @@ from seepage.attacks.inversion.deep_leakage import deep_leakage, idlg
 from seepage.attacks.inversion.diagnosis import Match, notes_after
 from seepage.attacks.inversion.initialise import INITIALISERS, PATCH
 from seepage.attacks.inversion.inverting_gradients import inverting_gradients
+from seepage.attacks.inversion.lamp import lamp
 from seepage.attacks.inversion.objective import Candidates
 from seepage.attacks.inversion.relaxed_labels import start_labels
 from seepage.attacks.inversion.search import Solution
@@ -227,7 +228,7 @@ def test_an_unknown_count_without_a_way_to_infer_it_asks_for_counts() -> None:
         idlg(steps=2).run([exchange], knowledge(spec, LocalTraining()))
 
 
-@pytest.mark.parametrize("build", [deep_leakage, idlg, inverting_gradients, see_through_gradients, tag])
+@pytest.mark.parametrize("build", [deep_leakage, idlg, inverting_gradients, see_through_gradients, tag, lamp])
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -57,7 +57,9 @@ def test_distances_equal_those_of_the_concatenated_vectors() -> None:
     assert l1_l2(a, b, alpha=0.3).item() == pytest.approx((euclidean(a, b) + 0.3 * l1).item())
 
 
-@pytest.mark.parametrize("name", DISTANCES)
+@pytest.mark.parametrize(
+    "name", sorted(set(DISTANCES) - {"cosine_by_layer"})
+)  # which is blind to a layer's length
 def test_layer_weights_equal_scaled_layers(name: str) -> None:
     a, b, weights = tensors(0), tensors(1), [1.0, 4.0, 0.25]
     power = [w if name == "absolute" else math.sqrt(w) for w in weights]

@@ -13,13 +13,15 @@ from torch import nn
 from seepage.attacks.inversion.deep_leakage import deep_leakage, idlg
 from seepage.attacks.inversion.gradient_inversion import GradientInversion
 from seepage.attacks.inversion.inverting_gradients import inverting_gradients
+from seepage.attacks.inversion.lamp import lamp
 from seepage.attacks.inversion.see_through_gradients import see_through_gradients
 from seepage.attacks.inversion.tag import tag
 from seepage.core.checkpoint import keeping, pack, unpack
 from seepage.core.progress import Progress, listening
-from seepage.core.types import Exchange, Knowledge, LocalTraining, Reconstruction
+from seepage.core.types import Batch, Exchange, Knowledge, LocalTraining, Reconstruction
 
 from .setting import conv_net, exchange_for, image_spec, knowledge, random_batch
+from .test_lamp import order_blind
 
 SPEC = image_spec(size=6)
 
@@ -116,6 +118,13 @@ def test_of_several_counts_the_finished_ones_are_not_searched_again() -> None:
     made = exchange([1, 3])
     hidden = replace(made, update=replace(made.update, num_examples=None))
     check(tag(steps=20, counts=[1, 2]), [hidden], knowledge(SPEC, LocalTraining()), 30, saved=30)
+
+
+def test_rounds_of_steps_and_moves_go_on_where_they_were() -> None:
+    model, spec = order_blind()
+    made = exchange_for(model, Batch(torch.tensor([[4, 9, 2, 17, 23]]), torch.tensor([2])), LocalTraining())
+    attack = lamp(steps=20, moves=5, rounds=3, distance="l1_l2")
+    check(attack, [made], knowledge(spec, LocalTraining()), 30, saved=30)
 
 
 def test_a_random_model_goes_on_with_the_same_randomness() -> None:

@@ -54,6 +54,24 @@ def cosine(simulated: Tensors, observed: Tensors, weights: Weights = None) -> Te
     return _total(apart, weights) / 2 + torch.where(own > tiny, 0.0, 0.5)
 
 
+_LOUD = 1e-5
+"""Of the loudest layer's length: a layer below is rounding, as a key's bias, whose gradient is zero. Derived:
+100 times float32's rounding."""
+
+
+def cosine_by_layer(simulated: Tensors, observed: Tensors, weights: Weights = None) -> Tensor:
+    """The mean over layers of 1 - cos: quiet ones count as much as loud ones (Balunovic et al. 2022b).
+
+    >>> two = [torch.tensor([1.0, 0.0]), torch.tensor([9.0, 0.0])]
+    >>> cosine_by_layer(two, [torch.tensor([0.0, 1.0]), torch.tensor([5.0, 0.0])]).item()
+    0.5
+    """
+    lengths = torch.stack([b.norm() for b in observed])
+    loud = (lengths > _LOUD * lengths.max()).to(lengths)
+    terms = [on * cosine([a], [b]) for on, a, b in zip(loud, simulated, observed, strict=True)]
+    return _total(terms, weights) / _total(list(loud), weights)
+
+
 def euclidean(simulated: Tensors, observed: Tensors, weights: Weights = None) -> Tensor:
     """|simulated - observed|^2 / |observed|^2 (Zhu et al. 2019, eq. 4, up to the constant).
 
@@ -136,6 +154,7 @@ def _dot(a: Tensors, b: Tensors, weights: Weights) -> Tensor:
 
 DISTANCES: dict[str, Distance] = {
     "cosine": cosine,
+    "cosine_by_layer": cosine_by_layer,
     "euclidean": euclidean,
     "l1_l2": l1_l2,
     "absolute": absolute,

@@ -50,19 +50,28 @@ def forward_from_embeddings(
     return logits
 
 
-def look_up(embeddings: Tensor, model: nn.Module, name: str, exchange: Exchange) -> tuple[Tensor, str]:
-    """(n, length, dim) to (n, length) token ids, and a sentence on how they were chosen.
+def tokens_in_question(model: nn.Module, name: str, exchange: Exchange) -> Tensor:
+    """(k,) ids of the tokens that the batch can hold, in order.
 
     Only tokens of the batch move their row of the embedding (Melis et al. 2019), so where that update
     was sent the others are ruled out.
     """
-    table = model.get_submodule(name).get_parameter("weight").detach()
+    count = len(model.get_submodule(name).get_parameter("weight"))
     sent = exchange.update.tensors.get(f"{name}.weight")
-    moved = torch.zeros(0) if sent is None else sent.detach().abs().amax(dim=1).nonzero().squeeze(1)
-    if 0 < len(moved) < len(table):
-        ids, _ = nearest_tokens(embeddings, table[moved])
-        return moved[ids], (
-            f"Tokens were chosen among the {len(moved)} whose embedding the update moves, of {len(table)}."
+    if sent is not None:
+        moved = sent.detach().abs().amax(dim=1).nonzero().squeeze(1)
+        if 0 < len(moved) < count:
+            return moved
+    return torch.arange(count, device=next(model.parameters()).device)
+
+
+def look_up(embeddings: Tensor, model: nn.Module, name: str, exchange: Exchange) -> tuple[Tensor, str]:
+    """(n, length, dim) to (n, length) token ids, and a sentence on how they were chosen."""
+    table = model.get_submodule(name).get_parameter("weight").detach()
+    allowed = tokens_in_question(model, name, exchange).to(table.device)
+    ids, _ = nearest_tokens(embeddings, table[allowed])
+    if len(allowed) < len(table):
+        return allowed[ids], (
+            f"Tokens were chosen among the {len(allowed)} whose embedding the update moves, of {len(table)}."
         )
-    ids, _ = nearest_tokens(embeddings, table)
     return ids, f"Tokens are the nearest of {len(table)} embeddings."

@@ -92,3 +92,16 @@ def small_values(weight: float) -> PriorFactory:
         return lambda inputs: weight * squared_norm((inputs - problem.centre) / problem.unit)
 
     return build
+
+
+def usual_length(weight: float) -> PriorFactory:
+    """Embeddings are as long as those of the vocabulary in the mean (Balunovic et al. 2022b)."""
+
+    def build(problem: Problem) -> Prior | None:
+        if problem.embedding is None or weight == 0:
+            return None
+        table = problem.model.get_submodule(problem.embedding).get_parameter("weight").detach()
+        usual = table.norm(dim=1).mean()
+        return lambda inputs: weight * (inputs.norm(dim=-1).flatten(1).mean(1) / usual - 1).square()
+
+    return build
