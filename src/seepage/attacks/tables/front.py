@@ -76,6 +76,11 @@ class Front:
         return raw
 
 
+def columns_of_numbers(spec: InputSpec) -> list[int]:
+    """Those that are no category's."""
+    return [c for c in range(spec.shape[0]) if not any(c in group for group in spec.categories)]
+
+
 def precise(model: nn.Module) -> nn.Module:
     """A copy in float64, for the server's own reckoning: a number of six digits needs more than float32."""
     return copy.deepcopy(model).double()
@@ -99,7 +104,7 @@ def front_of(model: nn.Module, spec: InputSpec) -> Front:
 
 
 def _front(model: nn.Module, spec: InputSpec, layer: LinearLayer) -> Front | str:
-    numbers = [c for c in range(spec.shape[0]) if not any(c in group for group in spec.categories)]
+    numbers = columns_of_numbers(spec)
     probes, meaning = _probes(model, spec, numbers)
     read = layer_input(model, layer.name, probes).double()
     base, change = read[0], read[1:-2] - read[0]  # (m,), (probes, m)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.proof import unexplained
-from seepage.attacks.tables.front import Front
+from seepage.attacks.tables.front import Front, columns_of_numbers
 from seepage.core.types import Batch, Exchange, Knowledge, Reconstruction
 from seepage.labels import counts_if_inferred
 from seepage.models.precision import EXACT
@@ -63,15 +63,9 @@ def written_rows(front: Front, choices: Tensor, numbers: Tensor, error: Tensor, 
 
 def _fine(rows: Rows, known: Knowledge) -> Tensor:
     """(k,) bool: what rounding may have added changes no number by more than an exact copy may have."""
-    spec = known.input
-    categorical = {column for group in spec.categories for column in group}
-    numbers = [column for column in range(spec.shape[0]) if column not in categorical]
-    std = torch.tensor(spec.std or [1.0] * spec.shape[0], dtype=rows.error.dtype, device=rows.error.device)
-    allowed = torch.tensor(
-        [0.5 / float(std[c]) if c in spec.integer else EXACT for c in numbers],
-        dtype=rows.error.dtype,
-        device=rows.error.device,
-    )
+    spec, numbers = known.input, columns_of_numbers(known.input)
+    std = spec.std or (1.0,) * spec.shape[0]
+    allowed = rows.error.new_tensor([0.5 / std[c] if c in spec.integer else EXACT for c in numbers])
     return (SURE * rows.error <= allowed).all(1)
 
 
@@ -128,12 +122,9 @@ def _copies_differ(
     """
     spec = known.input
     std = spec.std or (1.0,) * spec.shape[0]
-    categorical = {column for group in spec.categories for column in group}
     order = torch.arange(len(raw), device=raw.device)
     side = torch.where(order % 2 == 0, 1.0, -1.0) * several  # copies stand next to each other
-    for column in range(spec.shape[0]):
-        if column in categorical:
-            continue
+    for column in columns_of_numbers(spec):
         step = 1.0 if column in spec.integer else EXACT * std[column]
         moved = raw.clone()
         moved[:, column] += side * step
