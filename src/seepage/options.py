@@ -142,7 +142,7 @@ class Recorded:
         typer.Option(
             "--input",
             help="Of recorded exchanges without --truth, where the model does not tell: 3x32x32 (channels, "
-            "height, width of images) or 64 (columns of a table).",
+            "height, width of images), 64 (columns of a table) or 128 (tokens of a text).",
         ),
     ] = None
     known: Annotated[

@@ -123,10 +123,13 @@ def _frozen(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
         )
     still = [name for name, t in tensors.items() if not bool(t.any())]
     if still and len(still) < len(tensors):
-        yield (
-            f"Some parameters did not change at all ({_first(still)}): "
-            "they are frozen, or no example reached them (dead units)."
+        adapters = all(".lora_A." in name for name in still)
+        why = (
+            "LoRA's other matrix, lora_B, begins at zero, and until it has grown these hardly move"
+            if adapters
+            else "they are frozen, or no example reached them (dead units)"
         )
+        yield f"Some parameters did not change at all ({_first(still)}): {why}."
 
 
 def _steps(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:

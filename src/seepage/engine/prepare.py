@@ -24,7 +24,7 @@ from seepage.engine.measures import hidden_by_measures, with_measures
 from seepage.engine.origin import identity_of, run_key
 from seepage.engine.planned import planned_refs
 from seepage.engine.prepared import Prepared, built_model
-from seepage.engine.recorded import Recorded
+from seepage.engine.recorded import Recorded, check_base
 from seepage.engine.recorded_data import recorded_data
 from seepage.engine.spec import AuditSpec
 from seepage.metrics import check_requested, requested
@@ -86,6 +86,9 @@ def prepare(
     model_code = _model_code(code, source, built)
     dtype, parameters = model_placement(built)[1], sum(p.numel() for p in built.parameters())
     identity = identity_of(dataset, built)
+    recorded = Recorded.of(spec, dataset)
+    if recorded is not None:
+        check_base(recorded, built, lambda: built_model(spec.model, source, dataset.spec, first + 1))
     loss = _loss(spec, dataset, outputs, played.local.masking)
     prepared = Prepared(
         **vars(_with_loss(played, dataset, loss)),
@@ -101,7 +104,7 @@ def prepare(
         run_key=run_key(identity, spec),
         code=code,
         model_code=model_code,
-        recorded=Recorded.of(spec, dataset),
+        recorded=recorded,
         metrics=metrics,
         doubts=doubts_about_outputs(built, dataset.spec),
     )

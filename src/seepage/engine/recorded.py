@@ -6,13 +6,13 @@ nothing of it, so that ten thousand need the memory of one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from seepage.core.errors import SpecError
@@ -23,6 +23,7 @@ from seepage.data.objects import from_object
 from seepage.engine.spec import NO_TRUTH, AuditSpec, RecordedSpec
 from seepage.protocol import custom_threat
 from seepage.record.exchanges import ExchangeInfo, Known, RecordedExchange, RecordedFolder
+from seepage.record.exchanges.reading import in_full, unsent
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,24 @@ def local_training(info: ExchangeInfo) -> LocalTraining | None:
         shuffle_seed=0 if known.shuffle else None,
         **shared,  # type: ignore[arg-type]
     )
+
+
+def check_base(recorded: Recorded, built: nn.Module, another: Callable[[], nn.Module]) -> None:
+    """Refuse a frozen base that nobody sent and that is drawn anew whenever the model is built.
+
+    another: the model under another seed. Of adapters alone the rest is taken from --model, so that it has to
+    be the clients' own; a base that differs from one time to the next cannot be.
+    """
+    missing = set(unsent(built, in_full(built, recorded.exchanges[0].tensors("model"))))
+    if not missing:
+        return
+    first, second = built.state_dict(), another().state_dict()
+    if drawn := [n for n in first if n in missing and not torch.equal(first[n].cpu(), second[n].cpu())]:
+        raise SpecError(
+            f"the recorded model lacks '{drawn[0]}' and --model draws it at random: load the weights that "
+            "the clients have (from_pretrained, or torch.manual_seed before the model is built), or record "
+            "the whole model."
+        )
 
 
 def by_client(load: Any, exchanges: Sequence[RecordedExchange], make: Any) -> Dataset:

@@ -39,9 +39,24 @@ def recorded_data(spec: AuditSpec, data: Any, build: Build) -> Dataset:
     if callable(load):
         parameters = inspect.signature(load).parameters
         if "client" in parameters:
-            return by_client(load, exchanges, partial(load_data, **spec.data.options))
+            held = by_client(load, exchanges, partial(load_data, **spec.data.options))
+            return _as_the_model_says(held, build, spec.data.options)
         _check_called_alone(load, parameters, spec.data.options)
     return load_data(wanted, **spec.data.options)
+
+
+def _as_the_model_says(held: Dataset, build: Build, said: Mapping[str, Any]) -> Dataset:
+    """A few clients may hold none of the last class, or of the last words: the model has all of them.
+
+    Taken from what clients hold, the largest word would also tell attacks something of the truth.
+    """
+    described = held.spec
+    if described.modality is Modality.TEXT and "vocabulary" not in said and not described.tokens:
+        described = replace(described, vocabulary=_words(build, described) or described.vocabulary)
+    outputs = _outputs(build, described) or ()
+    if len(outputs) == 1 and not described.num_targets and "num_classes" not in said:
+        described = replace(described, num_classes=max(described.num_classes, *outputs))
+    return replace(held, spec=described)
 
 
 def _check_called_alone(
@@ -73,21 +88,48 @@ def _looked_up(described: InputInfo) -> InputSpec:
 
 
 def _guessed(build: Build, known: tuple[int, ...] | None) -> InputSpec:
-    """By what the model takes: its first layer says the number of values or of channels."""
+    """By what the model takes: its first layer says the number of values or of channels, or the tokens."""
     found = []
     for shape in _shapes(build) if known is None else [known]:
         modality = Modality.IMAGE if len(shape) == 3 else Modality.TABULAR
         tried = InputSpec(modality=modality, shape=shape, num_classes=2, value_range=None)
-        if (outputs := _outputs(build, tried)) is not None:
-            found.append((tried, outputs))
+        if (outputs := _outputs(build, tried)) is not None and len(outputs) == 1:
+            found.append(replace(tried, num_classes=max(2, outputs[0])))
+    if not found and known is not None and (text := _text(build, known)) is not None:
+        found.append(text)
     if len(found) == 1:
-        tried, outputs = found[0]
-        return replace(tried, num_classes=max(2, outputs))
-    several = f" It takes {' and '.join(str(spec.shape) for spec, _ in found[:4])}." if found else ""
+        return found[0]
+    several = f" It takes {' and '.join(str(spec.shape) for spec in found[:4])}." if found else ""
     raise SpecError(
         "the model does not tell what one example is: say it, as in --input 3x32x32 (channels, height, "
-        f"width) or --input 64 (columns of a table).{several}"
+        f"width), --input 64 (columns of a table) or --input 128 (tokens of a text).{several}"
     )
+
+
+def _text(build: Build, shape: tuple[int, ...]) -> InputSpec | None:
+    """Of a model that looks tokens up; one output for every token is a next token, or else its class."""
+    tried = InputSpec(modality=Modality.TEXT, shape=shape, num_classes=2, value_range=None)
+    words = _words(build, tried)
+    outputs = _outputs(build, tried) if words else None
+    if outputs is None or len(outputs) > 2:
+        return None
+    tried = replace(tried, vocabulary=words)
+    if len(outputs) == 1:
+        return replace(tried, num_classes=max(2, outputs[0]))
+    return (
+        replace(tried, num_classes=1)
+        if outputs[1] == words
+        else replace(tried, num_classes=outputs[1], token_labels=True)
+    )
+
+
+def _words(build: Build, spec: InputSpec) -> int:
+    """Token ids that the model looks up; 0 where it looks none up."""
+    try:
+        layers = [module for module in build(spec).modules() if isinstance(module, nn.Embedding)]
+    except ModelError:
+        return 0
+    return max((layer.num_embeddings for layer in layers), default=0)  # positions and kinds are fewer
 
 
 def _shapes(build: Build) -> list[tuple[int, ...]]:
@@ -103,12 +145,14 @@ def _shapes(build: Build) -> list[tuple[int, ...]]:
     return []
 
 
-def _outputs(build: Build, spec: InputSpec) -> int | None:
-    """Of the model on such examples; None where it does not take them."""
+def _outputs(build: Build, spec: InputSpec) -> tuple[int, ...] | None:
+    """The shape of the model's answer to one such example; None where it does not take them."""
+    dtype = torch.long if spec.modality is Modality.TEXT else torch.float32
     try:
         model = build(spec)
         with torch.no_grad(), training_mode(model, False):
-            output = model(torch.zeros(2, *spec.shape))
+            output = model(torch.zeros(2, *spec.shape, dtype=dtype))
     except (*USER_CODE_ERRORS, ModelError):
         return None
-    return int(output.shape[1]) if isinstance(output, torch.Tensor) and output.ndim == 2 else None
+    output = getattr(output, "logits", output)
+    return tuple(output.shape[1:]) if isinstance(output, torch.Tensor) and output.ndim > 1 else None

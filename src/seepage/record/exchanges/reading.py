@@ -6,6 +6,7 @@ Files may come from anybody. Nothing in them is executed, and what is wrong with
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from seepage.core.errors import LogError
 from seepage.core.types import Broadcast, Exchange, Update, UpdateKind
 from seepage.core.user_code import reason
+from seepage.models.hugging_face import is_adapted
 from seepage.record.exchanges.info import (
     FORMAT_VERSION,
     INFO,
@@ -121,9 +123,11 @@ class RecordedExchange:
     def exchange(self, model: nn.Module) -> Exchange:
         """As an attack takes it. `model`: of this architecture; it is given the recorded weights and kept.
 
-        Parameters that the update lacks were not trained or not sent, and are frozen in the model.
+        Parameters that the update lacks were not trained or not sent, and are frozen in the model. What is
+        frozen in `model` need not have been sent: it keeps the values that it has there.
         """
-        info, sent, answer = self.info, self.tensors("model"), self.tensors("update")
+        info = self.info
+        sent, answer = (in_full(model, self.tensors(part)) for part in ("model", "update"))
         fit(model, sent, f"{self.name}{MODEL}")
         parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
         _refuse_strangers(answer, own_tensors(model), f"{self.name}{UPDATE}")
@@ -232,8 +236,7 @@ def fit(model: nn.Module, state: Mapping[str, Tensor], file: str) -> None:
     """Give the model these weights, or say in one sentence why they are not its own."""
     own = own_tensors(model)
     _refuse_strangers(state, own, file)
-    absent = [n for n in model.state_dict() if n not in state and not n.endswith("num_batches_tracked")]
-    if absent:
+    if absent := sorted(set(unsent(model, state)) - _frozen_names(model)):
         raise LogError(
             f"'{file}' lacks {len(absent)} of the model's tensors (first: '{absent[0]}'): the recorded model "
             "and --model must belong together."
@@ -242,6 +245,30 @@ def fit(model: nn.Module, state: Mapping[str, Tensor], file: str) -> None:
     if broken:
         raise LogError(f"'{file}' holds NaN or infinite values ('{printable(broken[0])}'): record it again.")
     model.load_state_dict(dict(state), strict=False)
+
+
+def in_full(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By the model's own names: peft's `get_peft_model_state_dict` leaves out that of the adapter."""
+    adapters = "|".join(map(re.escape, getattr(model, "peft_config", ()) if is_adapted(model) else ()))
+    own = own_tensors(model)
+    shortened = re.compile(rf"(\.modules_to_save)?\.({adapters})(?=\.|$)")
+    full = {shortened.sub("", name): name for name in own} if adapters else {}
+    return {name if name in own else full.get(name, name): t for name, t in tensors.items()}
+
+
+def unsent(model: nn.Module, state: Mapping[str, Tensor]) -> list[str]:
+    """What the model has and the state lacks, but for counters of batches."""
+    return [n for n in model.state_dict() if n not in state and not n.endswith("num_batches_tracked")]
+
+
+def _frozen_names(model: nn.Module) -> set[str]:
+    """Parameters that clients do not train, and the buffers of layers that are frozen as a whole."""
+    frozen = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    for prefix, module in model.named_modules():
+        own = list(module.parameters(recurse=False))
+        if own and not any(p.requires_grad for p in own):
+            frozen |= {f"{prefix}.{name}".lstrip(".") for name, _ in module.named_buffers(recurse=False)}
+    return frozen
 
 
 def _refuse_strangers(found: Mapping[str, Tensor], own: Mapping[str, Tensor], file: str) -> None:
