@@ -76,7 +76,7 @@ def test_false_alarms_are_those_of_the_checks_that_ran(
     nothing = {**counted, "models": 0}
     groups = {name: counted if name == group else nothing for name in ("weights", "all", "with previous")}
     measured = {"public": groups, "trained": groups, "small": groups, "rounds": counted}
-    monkeypatch.setattr(false_alarms, "calibration", lambda: {"false_alarms": measured})
+    monkeypatch.setattr(false_alarms, "calibration", lambda: {"thresholds": {}, "false_alarms": measured})
     report = judged(monkeypatch, **{name: says(Verdict.CLEAN, "a") for name in ran})
     populations = [count.population for count in report.false_alarms.counts]
     assert populations == ["public", "trained", "small", *(["rounds"] if rounds else [])]

@@ -34,7 +34,7 @@ def orientation(
 
     >>> import torch
     >>> state = {"a.weight": torch.ones(4, 12), "a.bias": torch.ones(12)}
-    >>> state |= {"b.weight": torch.ones(4, 4), "b.bias": torch.ones(4), "c.weight": torch.ones(9, 4)}
+    >>> state |= {"b.weight": torch.ones(4, 4), "b.bias": torch.ones(4), "c.weight": torch.ones(9, 12)}
     >>> found = orientation(state, list(state), ())
     >>> sorted(found.turned), sorted(found.unsure)
     (['a.weight', 'b.weight'], [])
