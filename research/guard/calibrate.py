@@ -46,6 +46,7 @@ from research.guard.trained_models import FAMILIES
 from research.guard.trained_models import HELD_OUT as HELD_OUT_FAMILIES
 from seepage.guardian import detectors
 from seepage.guardian.detectors import looking_at
+from seepage.guardian.false_alarms import checks_digest
 
 MODEL_DETECTORS = (*looking_at("weights"), *looking_at("behaviour"), *PREVIOUS_DETECTORS)
 _ON_SAMPLE = tuple(map(on_sample, looking_at("behaviour")))
@@ -57,6 +58,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "with both": (*MODEL_DETECTORS, *_ON_SAMPLE),
 }
 """What was given beside the weights: nothing, the inputs' shape, a sample, an earlier model, all of it."""
+_COUNTED = {None: ("models", "rounds"), "thresholds": (), "figures": ("models",), "rounds": ("rounds",)}
+"""What a run counts alarms of."""
 _ROC_STRETCH = (0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 """Thresholds as so much of their distance from the median honest score."""
 
@@ -270,7 +273,9 @@ def measured(part: str | None, shipped: dict[str, Any], workers: int) -> dict[st
             found = joined(found, of_rounds(measure_rounds(pool)))
         if part in (None, "figures"):
             found = joined(found, of_figures(measure_held_out(pool), found["thresholds"]))
-    return {"made_by": "python -m research.guard.calibrate", **found}
+    # Reports say so where the checks or thresholds are no longer those that were counted.
+    now = dict.fromkeys(_COUNTED[part], checks_digest(found["thresholds"]))
+    return {"made_by": "python -m research.guard.calibrate", **joined(found, {"counted_with": now})}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

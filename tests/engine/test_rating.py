@@ -92,7 +92,7 @@ def texts_played(ids: Tensor) -> Played:
 
 def test_tokens_that_are_known_to_be_there_are_scored_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of the four tokens that are there, and one that is not: F = 2 * 3 / (4 + 4)."""
-    monkeypatch.setattr("seepage.engine.scoring.example_traits", lambda *_: {"loss": torch.zeros(1)})
+    monkeypatch.setattr("seepage.engine.scoring.example_traits", lambda *_, **__: {"loss": torch.zeros(1)})
     ids = torch.tensor([[3, 0, 1, 2]])
     result = found(torch.tensor([[3, 0, 1, 1]]), 0)
     result = replace(result, words=torch.tensor([True, True, False, True, True]))

@@ -10,15 +10,16 @@ import torch
 from torch import nn
 
 from seepage.core.types import Finding, Verdict
-from seepage.guardian import guard
+from seepage.guardian import false_alarms, guard
 from seepage.guardian.check import GuardReport
-from seepage.guardian.detectors import DETECTORS
+from seepage.guardian.detectors import DETECTORS, calibration
 from seepage.guardian.detectors.coverage import Coverage, coverage
-from seepage.guardian.false_alarms import Count, FalseAlarms
+from seepage.guardian.false_alarms import Count, FalseAlarms, checks_digest
 
 ALARM = Finding(verdict=Verdict.TRAP, score=4.0, layer="1", evidence="rows are mirrored")
 DOUBT = Finding(verdict=Verdict.SUSPICIOUS, score=2.5, layer="3", evidence="biases are large")
 RATES = FalseAlarms((Count("public", 1, 80, 20, (0.0003, 0.067)),))
+ONE = {"alarms": 1, "models": 80, "families": 20, "interval": [0.0003, 0.067]}
 QUIET = Finding(verdict=Verdict.CLEAN, score=0.1, layer="1", evidence="nothing")
 
 
@@ -62,6 +63,29 @@ def test_every_rate_names_its_population_and_its_interval() -> None:
         assert count.interval[1] > 0
     assert "ten rounds" in FalseAlarms.of({"loss_jump": QUIET}).text()
     assert "ten rounds" not in FalseAlarms.of({"trap_rows": QUIET}).text()
+
+
+def test_a_rate_of_other_checks_than_those_that_ran_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three populations counted at other thresholds, and one without the sample that was given here."""
+    shipped = calibration()
+    now = {"models": checks_digest(shipped["thresholds"]), "rounds": checks_digest({})}
+    counts = {name: {"all": {**ONE, "models": 10}} for name in ("trained", "small")}
+    counts["public"] = {"all": ONE, "with sample": ONE}
+    known = {**shipped, "counted_with": now, "false_alarms": {**counts, "rounds": ONE}}
+    monkeypatch.setattr(false_alarms, "calibration", lambda: known)
+    found = FalseAlarms.of({"rare_neurons": QUIET, "loss_jump": QUIET})
+    assert {count.population: count.note for count in found.counts} == {
+        "public": "",
+        "trained": "counted without a sample",
+        "small": "counted without a sample",
+        "rounds": "counted before the checks were last changed",
+    }
+    assert "interval 0.0% to 6.7%; counted without a sample)" in found.text()
+    assert found.to_dict()["small"]["note"] == "counted without a sample"
+    known["thresholds"] = {**shipped["thresholds"], "trap_rows": 0.5}
+    assert "last changed" in FalseAlarms.of({"rare_neurons": QUIET}).counts[0].note
+    del known["counted_with"]
+    assert "last changed" in FalseAlarms.of({"rare_neurons": QUIET}).counts[0].note
 
 
 def test_nothing_that_could_be_looked_at() -> None:

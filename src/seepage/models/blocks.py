@@ -164,3 +164,22 @@ def attention_of(model: nn.Module, block: int) -> Attention:
         "the encoder's attention has no query, key and value layers of their own with a bias, as BERT, "
         "RoBERTa, DistilBERT and ELECTRA have: 'embedding_rows' reads its tokens, 'tag' searches."
     )
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether what comes out at a token depends on no later one."""
+    _, blocks = blocks_of(model)
+    device = next(model.parameters()).device
+    outputs: list[Tensor] = []
+
+    def ended(_module: nn.Module, _args: object, output: object) -> None:
+        outputs.append(output if isinstance(output, Tensor) else output[0])  # type: ignore[index]
+
+    hook = blocks[0].register_forward_hook(ended)
+    try:
+        with torch.no_grad(), training_mode(model, False):
+            for last in (1, 2):
+                model(torch.tensor([[0, last]], device=device))
+    finally:
+        hook.remove()
+    return torch.equal(outputs[0][0, 0], outputs[1][0, 0])

@@ -13,8 +13,10 @@ from torch import nn
 from seepage.attacks.sums.decoder import train_decoder
 from seepage.attacks.sums.scale_mia import scale_mia
 from seepage.core.errors import NotApplicable
-from seepage.core.types import Batch, Knowledge, LocalTraining, Reconstruction
+from seepage.core.types import Batch, Knowledge, LocalTraining, Reconstruction, Verdict
 from seepage.gating import gate
+from seepage.guardian import guard
+from seepage.guardian.detectors.identical_rows import ladder
 from seepage.models.hooks import layer_input
 
 
@@ -78,7 +80,11 @@ def test_the_layers_before_are_as_they_were_and_everybody_gets_the_same() -> Non
         name for name, p in crafted.model.named_parameters() if not torch.equal(p, model.get_parameter(name))
     ]
     assert changed == ["4.weight", "4.bias"]
-    # the guard has no features to judge the rows by and calls it clean; the gate measures the update itself
+    # no row is there twice and biases follow no sum of a row (score .24; 1.5 is exact), so the guard calls it
+    # clean; the gate measures the update itself
+    layer = crafted.model.get_submodule("4")
+    assert ladder(layer.weight.detach(), layer.bias.detach()) == 0.0  # type: ignore[union-attr,operator]
+    assert guard(crafted.model, previous=model).verdict is Verdict.CLEAN
     report = gate(crafted.model, None, clients_of(6, seed=4)[0], spec=SPEC, advice=False)
     assert report.answer == "block" and len(report.exposed) >= 5
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.tables.digits import written
 from seepage.attacks.tables.exact_table import exact_table
 from seepage.attacks.tables.front import front_of
+from seepage.attacks.tables.proving import written
 from seepage.core.errors import NotApplicable
 from seepage.core.types import (
     Batch,

@@ -188,15 +188,18 @@ def test_no_tokens_make_no_text() -> None:
     assert chained(empty, carried, LENGTH).shape == gathered(empty, carried, LENGTH).shape == (0, LENGTH)
 
 
-_MISSED = pytest.mark.xfail(strict=True, reason="the guard has no check for one row over and over in a layer")
-
-
-@pytest.mark.parametrize("family", ["gpt2", pytest.param("bert", marks=_MISSED)])
-def test_a_client_that_looks_at_the_crafted_model_alone_is_not_told_that_it_is_clean(family: str) -> None:
+@pytest.mark.parametrize("family", list(DEEP))
+def test_a_client_that_looks_at_the_crafted_model_alone_sees_the_trap(family: str) -> None:
+    """One row over and over with a ladder of biases; the honest model that it was made of is clean."""
     model, known = known_of(built(family, "SequenceClassification", **DEEP[family]), loss="cross_entropy")
     crafted = decepticons().next_model(model, [], known)
     assert crafted is not None
-    assert guard(crafted.model).verdict is not Verdict.CLEAN
+    report = guard(crafted.model)
+    assert report.verdict is Verdict.TRAP and report.detector == "identical_rows"
+    assert report.layer is not None and report.layer in {
+        anatomy_of(crafted.model, block).first.name for block in crafted.secret.blocks
+    }
+    assert guard(model).verdict is Verdict.CLEAN
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])

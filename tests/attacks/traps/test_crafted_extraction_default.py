@@ -11,7 +11,12 @@ from seepage.engine.cell import run_cell
 from seepage.engine.prepare import prepare
 from seepage.engine.spec import parse_spec
 
-READ = [name for name, build in ATTACKS.items() if "read" in inspect.signature(build).parameters]
+# What scale_mia reads are features; its pictures come out of a decoder and are never exact.
+READ = [
+    name
+    for name, build in ATTACKS.items()
+    if "read" in inspect.signature(build).parameters and name != "scale_mia"
+]
 
 
 def exact(name: str, data: str, seed: int, **settings: str) -> float:
@@ -32,9 +37,9 @@ def exact(name: str, data: str, seed: int, **settings: str) -> float:
 @pytest.mark.parametrize("data", ["digits", "photos"])
 def test_the_default_reads_at_least_twice_what_single_rows_show(name: str, data: str) -> None:
     """Few crafted rows leave lone rows to few examples: on 100 rows peeling adds one to thirteen. A ladder of
-    1000 rungs already parts most of 24 examples: no less than that."""
+    1000 rungs already parts most of 24 examples, and so do LOKI's rows of one client: no less than that."""
     default = sum(exact(name, data, seed) for seed in (0, 1))
-    least = 1 if name in ("shifted_rows", "sparse_traps", "imprint") else 2
+    least = 1 if name in ("shifted_rows", "sparse_traps", "imprint", "loki") else 2
     assert default >= least * sum(exact(name, data, seed, read="rows") for seed in (0, 1)) > 0
     assert default == sum(exact(name, data, seed, read="peel") for seed in (0, 1))
 

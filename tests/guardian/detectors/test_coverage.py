@@ -17,6 +17,7 @@ from seepage.core.types import InputSpec, Knowledge, Modality, Verdict
 from seepage.guardian import guard
 from seepage.guardian.detectors import as_module
 from seepage.guardian.detectors.coverage import coverage
+from seepage.guardian.detectors.layers import same_draws, weight_layers
 from seepage.models import MODELS
 from seepage.models.loading import build_model
 
@@ -65,7 +66,7 @@ def only_first(change: Callable[[State], State]) -> Callable[[State], State]:
     return changed
 
 
-CHANGES = [flat, transposed, int8, kernels, weight_norm]
+CHANGES = [flat, int8, kernels, weight_norm]
 HIDDEN = [*CHANGES, one_vector, *(only_first(change) for change in CHANGES)]
 
 
@@ -92,6 +93,47 @@ def test_what_cannot_be_read_was_not_checked(
         main(["guard", str(tmp_path / "w.safetensors")])
     shown = capsys.readouterr().out
     assert "not checked" in shown and "Verdict: clean" not in shown
+
+
+@pytest.mark.parametrize("change", [transposed, only_first(transposed)])
+def test_what_is_stored_transposed_is_judged_as_what_it_is(change: Callable[[State], State]) -> None:
+    """Known answer: the verdict, score and layer of the same model in torch's layout."""
+    honest = net()
+    crafted = trap_weights().craft(net(), [], Knowledge(input=SPEC))
+    assert crafted is not None
+    for model, verdict in ((honest, Verdict.CLEAN), (crafted.model, Verdict.TRAP)):
+        with same_draws(3):
+            there = guard(as_module(change(dict(model.state_dict()))))
+            here = guard(model)
+        assert there.verdict is here.verdict is verdict
+        assert there.layers == here.layers and there.findings == here.findings
+
+
+def test_square_layers_among_transposed_ones_are_read_as_those_or_not_at_all() -> None:
+    torch.manual_seed(0)
+    gpt2 = {"c_attn": (16, 48), "mlp.c_proj": (64, 16), "attn.c_proj": (16, 16), "other": (16, 16)}
+    state = {f"h.{n}.weight": torch.randn(shape) for n, shape in gpt2.items()}
+    state |= {f"h.{n}.bias": torch.randn(shape[1]) for n, shape in gpt2.items()}
+    layers = {layer.name: layer.rows for layer in weight_layers(as_module(state))}
+    assert coverage(as_module(state)).enough
+    for name in gpt2:
+        assert torch.equal(layers[f"h.{name}"], state[f"h.{name}.weight"].mT)
+    # a layer in torch's own layout beside them: only a name tells how a square one is stored
+    state |= {"head.weight": torch.randn(3, 16), "head.bias": torch.randn(3)}
+    assert coverage(as_module(state)).unread == {"h.other.weight": "may be stored transposed, as others are"}
+    assert guard(as_module(state)).verdict is Verdict.NOT_CHECKED
+    layers = {layer.name: layer.rows for layer in weight_layers(as_module(state))}
+    assert torch.equal(layers["h.attn.c_proj"], state["h.attn.c_proj.weight"].mT)
+    assert torch.equal(layers["head"], state["head.weight"])
+
+
+@pytest.mark.parametrize(("shape", "told"), [((500, 16), True), ((64, 16), False), ((16, 500), False)])
+def test_without_a_bias_a_layer_among_transposed_ones_is_told_by_what_it_reads(
+    shape: tuple[int, int], told: bool
+) -> None:
+    state = {"a.weight": torch.randn(16, 64), "a.bias": torch.randn(64), "c.weight": torch.randn(shape)}
+    state |= {"b.weight": torch.randn(64, 16), "b.bias": torch.randn(16)}
+    assert coverage(as_module(state)).enough is told
 
 
 def test_layers_without_biases_fit_together_one_way_only() -> None:

@@ -175,9 +175,9 @@ def test_rows_of_few_inputs_have_neighbours_by_chance() -> None:
     with torch.no_grad():
         net[0].weight.mul_(torch.tensor([9.0, 6.0, 4.0, 3.0, *[0.5] * 10]))
     assert likeness(net[0].weight.detach()) > 0.8
-    finding = identical_rows()(Broadcast(net))
-    assert finding.verdict is Verdict.CLEAN
-    assert abs(finding.score) < 0.2
+    findings = [identical_rows()(Broadcast(net)) for _ in range(8)]  # rows are drawn anew
+    assert all(finding.verdict is Verdict.CLEAN for finding in findings)
+    assert abs(sum(finding.score for finding in findings) / 8) < 0.2
     with torch.no_grad():
         net[0].weight.copy_(net[0].weight[0] * (1 + 0.05 * torch.randn(500, 14)))
     assert identical_rows()(Broadcast(net)).verdict is not Verdict.CLEAN

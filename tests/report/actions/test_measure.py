@@ -85,6 +85,10 @@ def test_what_was_not_measured_is_not_called_without_effect(advised, monkeypatch
     for found, said in (
         (Actions(listed=(), not_measured=("Larger batches",)), "a busy machine gets less done in it"),
         (Actions(listed=(), without_effect=("Larger batches",)), "None of the changes that were measured"),
+        (
+            Actions(listed=(), without_effect=("A",), not_measured=("B", "C")),
+            "1 of 3 changes could be measured",
+        ),
     ):
         monkeypatch.setattr("seepage.report.front.read_actions", lambda log, found=found: found)
         assert said in render_html(advised)

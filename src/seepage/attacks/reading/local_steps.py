@@ -146,8 +146,10 @@ def halfway(exchange: Exchange, known: Knowledge, guess: Batch | None) -> tuple[
     >>> model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> local = LocalTraining(algorithm="fedavg", epochs=4, lr=0.5)
     >>> batch = Batch(torch.rand(3, 5), torch.tensor([0, 1, 1]))
-    >>> seen = Exchange(Broadcast(model), local_update(Broadcast(model), batch, local), clients=(0,))
-    >>> known = Knowledge(input=InputSpec(Modality.TABULAR, (5,), num_classes=2), local=local)
+    >>> sent = local_update(Broadcast(model), batch, local)
+    >>> seen = Exchange(broadcast=Broadcast(model), update=sent, clients=(0,))
+    >>> spec = InputSpec(modality=Modality.TABULAR, shape=(5,), num_classes=2)
+    >>> known = Knowledge(input=spec, local=local)
     >>> def missed(guess):
     ...     at, as_one = halfway(seen, known, guess)
     ...     one = local_update(at.broadcast, batch, as_one.local).tensors["0.weight"]

@@ -35,6 +35,9 @@ _MOST_GROUPS = 64
 _INSERTED_GROUPS = 10
 """Groups of clients that inserted kernels keep apart, unless told. Cost: columns of the inserted layer."""
 
+_MOST_BINS = 100_000
+"""Cost: memory; each neuron reads every value of every kernel."""
+
 
 @dataclass(frozen=True)
 class Apart:
@@ -170,6 +173,10 @@ def loki(
         raise SpecError(f"groups must lie between 2 and {_MOST_GROUPS}, not {groups}.")
     if bins < 2:
         raise SpecError(f"bins must be at least 2, not {bins}: traps need several neurons.")
+    if bins > _MOST_BINS:
+        raise SpecError(
+            f"bins must be at most {_MOST_BINS:,}, not {bins:,}: so many neurons fill the memory."
+        )
     if batch_size is not None and batch_size < 2:
         raise SpecError(f"batch_size must be at least 2, not {batch_size}: one example needs no trap.")
     return Loki(

@@ -8,13 +8,19 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.proof import unexplained
-from seepage.attacks.tables.digits import written
 from seepage.attacks.tables.front import Front
 from seepage.core.types import Batch, Exchange, Knowledge, Reconstruction
 from seepage.labels import counts_if_inferred
 from seepage.models.precision import EXACT
 from seepage.protocol.widening import model_placement
 
+_MOST_DECIMALS = 4
+"""Decimals that columns are written with, at most. Derived: float32 has seven digits, and with more decimals
+none is left for numbers of a thousand and more."""
+_ON = 0.05
+"""Share of a step within which a reading counts as on it. Derived: one in ten lies there by chance."""
+_ENOUGH = 6
+"""Different readings that must lie on steps. Derived: 0.1 ** 6 by chance."""
 PROVEN = 1e-5
 """Share of the update that a proven batch may leave. Derived: float32 leaves 1e-7 times the root of its
 widths, a year of age in one row of 32 about 5e-4."""
@@ -151,3 +157,27 @@ def _left(raw: Tensor, labels: Tensor, exchange: Exchange, known: Knowledge) -> 
     device, dtype = model_placement(exchange.broadcast.model)
     batch = Batch(known.input.to_model(raw).to(device, dtype), labels.to(device))
     return unexplained(exchange, known, batch)
+
+
+def written(column: Tensor, error: Tensor, *, whole: bool) -> Tensor | None:
+    """The readings (k,) of one column as they must have been written; None where they could be anything.
+
+    error: (k,) what rounding may have added. whole: the column counts things, as the schema says.
+
+    >>> seen = [7.250003, 71.283299, 7.925002, 53.1, 8.05, 8.4583, 51.862504]
+    >>> read = torch.tensor(seen, dtype=torch.double)
+    >>> written(read, torch.full((7,), 3e-6), whole=False).tolist()
+    [7.25, 71.2833, 7.925, 53.1, 8.05, 8.4583, 51.8625]
+    """
+    if whole:
+        return column.round()
+    for decimals in range(_MOST_DECIMALS + 1):
+        steps = column * 10**decimals
+        # where rounding may have moved a reading by a step, nearness says nothing
+        if bool((error * 10**decimals > _ON).any()):
+            return None
+        near = (steps - steps.round()).abs() <= _ON
+        if bool(near.all()) and len(steps.round().unique()) >= _ENOUGH:
+            exact: Tensor = steps.round() / 10**decimals
+            return exact
+    return None

@@ -11,7 +11,6 @@ from torch import nn
 from seepage.attacks.base import Attack, pool
 from seepage.attacks.text.bins import Bins, read_tokens
 from seepage.attacks.text.chaining import Carried, chained, gathered
-from seepage.attacks.text.exact_text import is_causal
 from seepage.attacks.text.planting import Planted, plant
 from seepage.attacks.text.proving import settled
 from seepage.core.errors import NotApplicable
@@ -26,6 +25,7 @@ from seepage.core.types import (
     UpdateKind,
 )
 from seepage.models.anatomy import anatomy_of
+from seepage.models.blocks import is_causal
 from seepage.models.hugging_face import is_adapted
 
 

@@ -16,9 +16,8 @@ from seepage.attacks.text.proving import settled
 from seepage.attacks.text.span import Span
 from seepage.core.errors import NotApplicable
 from seepage.core.types import PADDING, Exchange, Knowledge, Modality, Reconstruction
-from seepage.models.blocks import attention_of, blocks_of, reading_points
+from seepage.models.blocks import attention_of, blocks_of, is_causal, reading_points
 from seepage.models.hugging_face import is_adapted
-from seepage.protocol import training_mode
 
 
 class ExactText(PerUpdateAttack):
@@ -156,25 +155,6 @@ def _reader(
             "attack smaller batches or shorter texts."
         )
     return found
-
-
-def is_causal(model: nn.Module) -> bool:
-    """Whether what comes out at a token depends on no later one."""
-    _, blocks = blocks_of(model)
-    device = next(model.parameters()).device
-    outputs: list[Tensor] = []
-
-    def ended(_module: nn.Module, _args: object, output: object) -> None:
-        outputs.append(output if isinstance(output, Tensor) else output[0])  # type: ignore[index]
-
-    hook = blocks[0].register_forward_hook(ended)
-    try:
-        with torch.no_grad(), training_mode(model, False):
-            for last in (1, 2):
-                model(torch.tensor([[0, last]], device=device))
-    finally:
-        hook.remove()
-    return torch.equal(outputs[0][0, 0], outputs[1][0, 0])
 
 
 def _nothing(known: Knowledge, notes: list[str], words: Tensor | None = None) -> Reconstruction:

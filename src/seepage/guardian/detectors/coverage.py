@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.guardian.detectors.layers import WeightLayer, heads, is_weight, of_kind, weight_layers
+from seepage.guardian.detectors.layers import WeightLayer, heads, is_weight, of_kind, stored_as, weight_layers
 
 LEAST_FAN_IN = 8
 """Inputs from which on a row is looked at. Derived: what the check that needs the fewest (`pass_through`)
@@ -64,7 +64,7 @@ def coverage(model: nn.Module) -> Coverage:
     layers = weight_layers(model)
     looked_at = [*of_kind(layers, "dense", "conv", fan_in=LEAST_FAN_IN), *heads(layers)]
     names = {layer.name for layer in looked_at}
-    unread = dict(_unread(model.state_dict(), layers))
+    unread = dict(_unread(model.state_dict(), layers, stored_as(model).unsure))
     left_out = {
         layer.name: "is an embedding" if layer.kind == "embedding" else "is too small for a statistic"
         for layer in layers
@@ -78,7 +78,9 @@ def coverage(model: nn.Module) -> Coverage:
     )
 
 
-def _unread(state: Mapping[str, Any], layers: Sequence[WeightLayer]) -> Iterator[tuple[str, str]]:
+def _unread(
+    state: Mapping[str, Any], layers: Sequence[WeightLayer], unsure: frozenset[str]
+) -> Iterator[tuple[str, str]]:
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     yield from ((name, "is packed") for name, value in state.items() if _is_packed(name, value))
     longest = max((max(t.shape) for t in tensors.values() if t.dim() >= 2), default=0)
@@ -99,6 +101,8 @@ def _unread(state: Mapping[str, Any], layers: Sequence[WeightLayer]) -> Iterator
                 yield name, "is not called a weight"
         elif _is_transposed(tensor, bias) or name.removesuffix(".weight") in chain:
             yield name, "is stored transposed"
+        elif name in unsure:
+            yield name, "may be stored transposed, as others are"
 
 
 def _is_packed(name: str, value: Any) -> bool:
@@ -114,11 +118,11 @@ def _is_flat(tensor: Tensor, bias: Tensor | None, longest: int) -> bool:
 
 
 def _is_transposed(tensor: Tensor, bias: Tensor | None) -> bool:
-    """There is one bias for each output, so it tells where the outputs are."""
-    if bias is None or bias.dim() != 1 or len(bias) == tensor.shape[0]:
+    """A convolution whose bias shows that its outputs are last; dense ones are read so (`orientation`)."""
+    if tensor.dim() == 2 or bias is None or bias.dim() != 1 or len(bias) == tensor.shape[0]:
         return False
     # A transposed convolution has its outputs second, as it should.
-    return len(bias) == tensor.shape[-1] and (tensor.dim() == 2 or len(bias) != tensor.shape[1])
+    return len(bias) == tensor.shape[-1] and len(bias) != tensor.shape[1]
 
 
 def _transposed_chain(layers: Sequence[WeightLayer]) -> frozenset[str]:

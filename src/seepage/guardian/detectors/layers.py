@@ -15,11 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core.errors import ModelError
+from seepage.guardian.detectors.orientation import Orientation, bias_of, orientation
 
 Kind = Literal["dense", "conv", "embedding"]
 
 _RECURRENT = re.compile(r"weight_(ih|hh|hr)(_l\d+(_reverse)?)?$")
 """torch.nn.RNNBase and RNNCellBase: inputs, hidden states and projections, by layer and direction."""
+_GPT2_EMBEDDINGS = ("wte", "wpe")
+"""transformers' GPT-2: tables of tokens and of places."""
 _LEAST_POSITIONS = 4
 """Values of one feature map in the input of a dense layer, from which on it counts as flattened maps.
 Derived: 2 x 2 is the smallest map with two sides."""
@@ -73,16 +76,17 @@ def read_once() -> Iterator[None]:
 
 
 def _weight_layers(model: nn.Module) -> list[WeightLayer]:
-    embeddings = {n for n, m in model.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
+    embeddings = _embeddings(model)
     state = tensors_of(model)
+    turned = stored_as(model).turned
     found: list[WeightLayer] = []
     channels = 0
     for name, tensor in state.items():
         if tensor.dim() < 2 or not is_weight(name) or not tensor.numel():
             continue
-        stem = name.removesuffix("weight").removesuffix(".")
+        stem = _stem(name)
         kind = _kind(tensor, stem, embeddings)
-        rows = tensor.detach().flatten(1)
+        rows = (tensor.mT if name in turned else tensor).detach().flatten(1)
         rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
         rows, scale = _in_range(rows)
         maps = 1
@@ -92,20 +96,36 @@ def _weight_layers(model: nn.Module) -> list[WeightLayer]:
             maps, channels = (channels if flattened else 1), 0
         elif kind == "conv":
             channels = len(rows)
-        bias = state.get("bias".join(name.rsplit("weight", 1)))
-        fits = bias is not None and bias.shape == rows.shape[:1]
-        own = bias.detach().to(rows) if bias is not None and fits else None
+        bias = bias_of(name, state)
+        own = bias.detach().to(rows) if bias is not None and len(bias) == len(rows) else None
         layer = WeightLayer(
             name=stem or name,
             kind=kind,
             rows=rows,
             bias=own,
             maps=maps,
-            inputs=tensor.shape[1],
+            inputs=tensor.shape[0 if name in turned else 1],
             scale=scale,
         )
         found.append(layer)
     return found
+
+
+def stored_as(model: nn.Module) -> Orientation:
+    """Which dense layers are stored inputs first, and which nothing tells of."""
+    embeddings, state = _embeddings(model), tensors_of(model)
+    dense = [n for n, t in state.items() if is_weight(n) and t.dim() == 2 and t.numel()]
+    dense = [n for n in dense if _kind(state[n], _stem(n), embeddings) == "dense"]
+    linear = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    return orientation(state, dense, [n for n in dense if n in linear or is_recurrent(n)])
+
+
+def _embeddings(model: nn.Module) -> set[str]:
+    return {n for n, m in model.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix("weight").removesuffix(".")
 
 
 def _in_range(rows: Tensor) -> tuple[Tensor, float]:
@@ -160,9 +180,17 @@ def heads(layers: Sequence[WeightLayer]) -> list[WeightLayer]:
     The order of the file says nothing: safetensors sorts by name. Where every layer's outputs fit another
     one, all of them may be the last.
     """
-    dense = [layer for layer in layers if layer.kind == "dense" and len(layer.rows) >= 2]
-    last = [one for one in dense if not any(_feeds(one, other) for other in layers if other is not one)]
-    return last or dense
+    return ends(layers) or _of_two_outputs(layers)
+
+
+def ends(layers: Sequence[WeightLayer]) -> list[WeightLayer]:
+    """Those alone that no layer can follow, be there any or none."""
+    dense = _of_two_outputs(layers)
+    return [one for one in dense if not any(_feeds(one, other) for other in layers if other is not one)]
+
+
+def _of_two_outputs(layers: Sequence[WeightLayer]) -> list[WeightLayer]:
+    return [layer for layer in layers if layer.kind == "dense" and len(layer.rows) >= 2]
 
 
 def _feeds(one: WeightLayer, other: WeightLayer) -> bool:
@@ -232,4 +260,5 @@ def as_module(tensors: Mapping[str, Tensor]) -> nn.Module:
 def _kind(tensor: Tensor, stem: str, embeddings: set[str]) -> Kind:
     if tensor.dim() > 2:
         return "conv"
-    return "embedding" if stem in embeddings or "embed" in stem.lower() else "dense"
+    named = "embed" in stem.lower() or stem.rpartition(".")[2] in _GPT2_EMBEDDINGS
+    return "embedding" if stem in embeddings or named else "dense"

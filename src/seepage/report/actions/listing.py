@@ -74,12 +74,22 @@ class Actions:
         """Why nothing is listed, in a sentence or two; empty where something is."""
         if self.listed:
             return ""
+        more = (
+            "Budgets are clock time, and a busy machine gets less done in it: raise it, as in --budget 10m, "
+            "and run the same command again."
+        )
+        if self.without_effect and self.not_measured:
+            tried = len(self.without_effect)
+            every = plural(tried + len(self.not_measured), "change")
+            return (
+                f"{tried} of {every} could be measured before the time of the budget was over, and stopped "
+                f"less than a tenth of the leak; the others may help. {more}"
+            )
         if self.without_effect:
             return "None of the changes that were measured on this deployment stops a tenth of the leak."
         return (
             "No change of this deployment was measured to its end, so none is listed: the time of the budget "
-            "was over before. Budgets are clock time, and a busy machine gets less done in it: raise it, as "
-            "in --budget 10m, and run the same command again."
+            f"was over before. {more}"
         )
 
 
