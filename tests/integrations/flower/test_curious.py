@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -56,9 +57,11 @@ def attack(name: str, **options: Any) -> Curious:
     return Curious(FedAvg(), attack=name, model=network, input=INPUT, local=LOCAL, options=options)
 
 
-def play(curious: Curious, *, rounds: int = 1) -> tuple[ArrayRecord, Any]:
+def play(
+    curious: Curious, *, rounds: int = 1, build: Callable[[], nn.Module] = network
+) -> tuple[ArrayRecord, Any]:
     torch.manual_seed(0)
-    arrays = ArrayRecord(network().state_dict())
+    arrays = ArrayRecord(build().state_dict())
     with task():
         return arrays, curious.start(InProcessGrid(client(), nodes=2), arrays, num_rounds=rounds)
 
@@ -110,3 +113,23 @@ def test_layers_that_a_client_does_not_have_cannot_be_sent() -> None:
 def test_a_passive_attack_has_nothing_to_send() -> None:
     with pytest.raises(SpecError, match="sends no model of its own"):
         attack("analytic_extraction")
+
+
+def quickstart() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["trap_weights", "quantile_traps"])
+def test_traps_say_that_the_quickstart_s_six_filters_are_too_few(name: str) -> None:
+    described = InputSpec(modality=Modality.IMAGE, shape=(3, 32, 32), num_classes=10)
+    curious = Curious(FedAvg(), attack=name, model=quickstart, input=described, local=LOCAL)
+    with pytest.raises(NotApplicable, match="has 6 filters, but 12 feature maps are needed"):
+        play(curious, build=quickstart)
+
+
+def test_a_network_in_place_of_its_builder_is_refused() -> None:
+    with pytest.raises(SpecError, match="give the class or function that builds one"):
+        Curious(FedAvg(), attack="trap_weights", model=network(), input=INPUT)

@@ -63,6 +63,8 @@ class Curious(AroundStrategy):
                 "this attack sends no model of its own: record the exchanges (RecordingStrategy) and audit "
                 "them, or choose one that crafts, such as trap_weights."
             )
+        if isinstance(model, nn.Module):
+            raise SpecError("model is a network that exists: give the class or function that builds one.")
         self.exchanges: list[Exchange] = []
         self._build = model
         self.known = Knowledge(input=input, loss=loss_name("auto", input.num_classes), local=local, seed=seed)
