@@ -77,7 +77,8 @@ def test_what_a_job_raises_is_raised_here(pool: Pool) -> None:
 
 
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what runs in the background ignore it
 from pathlib import Path
 import torch
 from seepage.engine.executors import Work, finished, open_executor
