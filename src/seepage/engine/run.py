@@ -96,11 +96,15 @@ def run_grid(
     ):
         if on_note is not None and (said := in_words(header, todo, width(executor) or 1)):
             on_note(said)
-        results = finished(executor, cells, todo, until=until, on_note=on_note)
-        for number, (job, result) in enumerate(results, start=1):
+        number = 0
+        # `enumerate` would hold the last result beside the next: of many examples it is large
+        for job, result in finished(executor, cells, todo, until=until, on_note=on_note):
             write(folder, header.points[job.point], job, result)
+            del result
+            number += 1
             if on_cell is not None:
                 on_cell(names[number], done + number, header.cells)
+    points.shared.drop()
     log = RunLog.read(folder.path)
     if on_note is not None and grid.budget is not None and log.missing:
         on_note(
