@@ -96,14 +96,13 @@ def run_grid(
     ):
         if on_note is not None and (said := in_words(header, todo, width(executor) or 1)):
             on_note(said)
-        number = 0
         # `enumerate` would hold the last result beside the next: of many examples it is large
         for job, result in finished(executor, cells, todo, until=until, on_note=on_note):
             write(folder, header.points[job.point], job, result)
             del result
-            number += 1
+            done += 1
             if on_cell is not None:
-                on_cell(names[number], done + number, header.cells)
+                on_cell(names[done - header.cells - 1], done, header.cells)
     points.shared.drop()
     log = RunLog.read(folder.path)
     if on_note is not None and grid.budget is not None and log.missing:
