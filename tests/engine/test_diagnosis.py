@@ -47,7 +47,7 @@ ONE_STEP = {"local": {"lr": 0.1, "steps": 1}}
 
 
 def test_a_plain_gradient_and_a_plain_delta_have_nothing_against_them() -> None:
-    on_trust = "That the update is a gradient was taken on trust: nothing in it speaks against that, but a"
+    on_trust = "That the update is a gradient was taken on trust: nothing in it contradicts that, but a"
     assert said(played(network())).startswith(on_trust)
     assert said(played(network(), algorithm="fedavg", lr=0.1), "delta", **ONE_STEP) == ""
     assert said(played(network(), algorithm="fedavg", lr=0.1), "weights", **ONE_STEP) == ""
@@ -128,6 +128,9 @@ def test_several_local_steps_and_unknown_ones() -> None:
     assert "several local steps" in said(delta, "delta", local={"lr": 0.1, "steps": 3})
     known = {"examples": 3, "local": {"lr": 0.1, "epochs": 1, "batch_size": 1}}
     assert "several local steps" in said(delta, "delta", **known)
+    accumulated = {"examples": 3, "local": {"lr": 0.1, "epochs": 1, "batch_size": 1, "accumulation": 3}}
+    assert "several local steps" not in said(delta, "delta", **accumulated)
+    assert "order that the server" in said(delta, "delta", local={"lr": 0.1, "steps": 3, "shuffle": True})
     assert "not recorded" in said(delta, "delta")
     assert "train with adam" in said(delta, "delta", local={"optimizer": "adam"})
 

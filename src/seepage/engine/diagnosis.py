@@ -79,7 +79,7 @@ def _on_trust(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
         return
     if info.kind == "gradient":
         yield (
-            "That the update is a gradient was taken on trust: nothing in it speaks against that, but a delta "
+            "That the update is a gradient was taken on trust: nothing in it contradicts that, but a delta "
             "that was scaled, noised, averaged or sent in 16 bits would look the same; check kind."
         )
     elif not is_a_difference(weights, exchange.update.tensors):
@@ -170,15 +170,25 @@ def _steps(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
             "batch any more; give lr and steps (or epochs and batch_size) as --known lr=0.1,steps=1, or as "
             "local in the JSON."
         )
-    elif steps > 1:
+    elif steps > (known.accumulation or 1):  # so many mini-batches make one step
         yield (
             "There were several local steps: examples of later steps were seen by weights that nobody sent, "
             "and reading attacks get mixtures of them."
         )
+        if known.shuffle:
+            yield (
+                "The clients took their examples in an order that the server does not know: a search that "
+                "plays their steps takes an order of its own."
+            )
 
 
 def _modes(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
     model = exchange.broadcast.model
+    if info.local.mixed_precision:
+        yield (
+            "The clients computed under autocast in bfloat16: their gradients are as coarse as that, and "
+            "attacks compute in full."
+        )
     drops = any(isinstance(m, _DROPOUTS) and m.p > 0 for m in model.modules())
     if drops and info.local.dropout is not False:
         yield (

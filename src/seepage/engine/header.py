@@ -93,7 +93,10 @@ def _point_header(points: Points, number: int, created: str, revision: str | Non
 
 def _unreached(prepared: Prepared) -> tuple[str, ...]:
     """One sentence where clients stop before they have been through what they drew."""
-    drawn, steps = prepared.spec.protocol.batch_size, prepared.local.num_steps(prepared.spec.protocol.batch_size)
+    drawn, steps = (
+        prepared.spec.protocol.batch_size,
+        prepared.local.num_steps(prepared.spec.protocol.batch_size),
+    )
     reached = prepared.local.num_reached(drawn)
     if reached == drawn:
         return ()
