@@ -110,7 +110,8 @@ def test_what_was_not_measured_is_not_called_without_effect(advised, monkeypatch
 def test_what_lets_nothing_be_learnt_is_not_advised(advised, monkeypatch):
     kept = {"share_layers": 0.5, "gate": 0.0}
     monkeypatch.setattr(
-        "seepage.report.actions.listing._kept", lambda result, plain, row: kept.get(row.point.defense.name, 0.8)
+        "seepage.report.actions.listing._kept",
+        lambda result, plain, row: kept.get(row.point.defense.name, 0.8),
     )
     found = read_actions(advised)
     assert any("first layer" in one.title for one in found.listed)
@@ -139,7 +140,9 @@ def test_advice_without_a_training_names_none(advised, monkeypatch):
     assert "trained" not in listed(untrained).basis and "for a training" in listed(untrained).basis
 
 
-@pytest.mark.parametrize(("factor", "said"), [(1.0, "(5 s; "), (2.5, "(5 s, on this busy machine up to 12 s; ")])
+@pytest.mark.parametrize(
+    ("factor", "said"), [(1.0, "(5 s; "), (2.5, "(5 s, on this busy machine up to 12 s; ")]
+)
 def test_a_busy_machine_gets_more_clock_time(advised, monkeypatch, factor, said):
     """Budgets are clock time; what advice may take goes by how much of it this process got to work."""
     asked, notes = {}, []

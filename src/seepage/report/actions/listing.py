@@ -119,7 +119,9 @@ def listed(result: StudyResult) -> Actions:
     measured = [row for row in others if row.leakage is not None and not _unfinished(row)]
     actions = [_action(result, plain, row) for row in measured]
     useful = sorted((one for one in actions if one.stopped >= HELPS), key=lambda one: -one.score)
-    most = min(MOST, sum(one.score > 0 for one in useful))  # where nothing is learnt any more, nothing is advised
+    most = min(
+        MOST, sum(one.score > 0 for one in useful)
+    )  # where nothing is learnt any more, nothing is advised
     return Actions(
         listed=tuple(useful[:most]),
         below=tuple(one.in_short for one in useful[most:]),
