@@ -25,7 +25,7 @@ from seepage.engine.partial import PartialStates
 from seepage.engine.points import Points
 from seepage.engine.spec import AuditSpec
 from seepage.engine.work import Result, work
-from seepage.record import AuditLog, Cell, Header, RunFolder, RunHeader, RunLog, write_atomically
+from seepage.record import TRAINING, AuditLog, Cell, Header, RunFolder, RunHeader, RunLog, write_atomically
 
 OnPlan = Callable[[RunHeader], None]
 """Called once before the first cell, with what will run, what will not, and what it is expected to take."""
@@ -133,6 +133,8 @@ def unfinished(points: Points, header: RunHeader, folder: RunFolder) -> tuple[li
             reasons.append(why)
             if found is None:
                 todo.append(Job(point=number, attack=attack, seed=seed, run_key=point.run_key))
+    if points.grid.trainings_last:
+        todo.sort(key=lambda job: job.attack.name == TRAINING)
     return todo, again_in_words(reasons)
 
 
