@@ -14,8 +14,8 @@ from seepage.core.types import Knowledge
 from seepage.models.signals import draws_chances
 
 MASKED = (
-    "None is claimed: whatever is 0 at the inputs whose columns are empty does not send the signals that were "
-    "received, so those columns may have been taken out of the update."
+    "None is claimed: whatever is 0 at the inputs whose columns are empty does not send the signals that "
+    "were received, so those columns may have been taken out of the update."
 )
 
 
