@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.reading.analytic_extraction import with_labels
 from seepage.attacks.reading.batch_statistics import read_by_statistics
 from seepage.attacks.reading.bias_free import choose_bias_free, read_bias_free
 from seepage.attacks.reading.local_steps import Through, read_through_steps, trained_alike, unmixed_change
+from seepage.attacks.reading.one_layer import LayerAttack
 from seepage.attacks.reading.patterns.by_alphabet import ByAlphabet, Gates, read_by_alphabet
 from seepage.attacks.reading.patterns.no_bias import read_without_bias
 from seepage.attacks.reading.patterns.notes import describe_by_alphabet, describe_without_bias
@@ -57,9 +57,10 @@ from seepage.models.signals import BackwardSignals, draws_chances
 from seepage.protocol.losses import OF_NUMBERS
 
 
-class ExactExtraction(PerUpdateAttack):
+class ExactExtraction(LayerAttack):
     """Peels each update by itself.
 
+    >>> from torch import nn
     >>> from seepage.protocol import local_update
     >>> from seepage.core.types import Batch, Broadcast, InputSpec, LocalTraining
     >>> _ = torch.manual_seed(0)
@@ -78,18 +79,14 @@ class ExactExtraction(PerUpdateAttack):
         self.layer = layer
         self.budget = budget
 
-    def check(self, model: nn.Module, known: Knowledge) -> None:
-        if choose_bias_free(model, known.input, self.layer) is None:
-            choose_layer(model, known.input, self.layer)
-
-    def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
-        if (whole := _through_batch_norm(exchange, known, self.layer)) is not None:
+    def read(self, exchange: Exchange, known: Knowledge, layer: str | None) -> Reconstruction:
+        if (whole := _through_batch_norm(exchange, known, layer)) is not None:
             return whole
-        bias_free = choose_bias_free(exchange.broadcast.model, known.input, self.layer)
+        bias_free = choose_bias_free(exchange.broadcast.model, known.input, layer)
         if bias_free is not None:
             return with_labels(_without_bias(exchange, known, bias_free), exchange, known)
-        layer = choose_layer(exchange.broadcast.model, known.input, self.layer)
-        return peel(exchange, known, layer, budget=self.budget)
+        chosen = choose_layer(exchange.broadcast.model, known.input, layer)
+        return peel(exchange, known, chosen, budget=self.budget)
 
 
 def exact_extraction(*, layer: str | None = None, budget: float | None = None) -> ExactExtraction:
