@@ -15,11 +15,10 @@ from seepage.core.types import Exchange, UpdateKind
 from seepage.models.layers import LinearLayer
 from seepage.models.precision import Precision
 
-
 _UNEXPLAINED = (
-    "What is left was taken apart, but no label's backward signal, under the loss that was told, explains any "
-    "part: clients may train with another loss (label smoothing, class weights), or combinations of examples "
-    "pass for examples, as where an activation is linear at all of them."
+    "What is left was taken apart, but no label's backward signal, under the loss that was told, explains "
+    "any of it: clients may train with another loss (label smoothing, class weights), or combinations of "
+    "examples pass for examples, as where an activation is linear at all of them."
 )
 
 
