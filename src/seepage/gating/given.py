@@ -28,14 +28,13 @@ def check_values(batch: Batch) -> None:
             "the batch holds no example, so there is nothing to measure: give the private examples."
         )
     for what, values in (("example", batch.inputs), ("the target of example", batch.labels)):
-        if not values.is_floating_point():
+        if not values.is_floating_point() or bool(values.isfinite().all()):
             continue
         broken = (~values.reshape(len(batch), -1).isfinite().all(dim=1)).nonzero().flatten().tolist()
-        if broken:
-            raise DataError(
-                f"{what} {broken[0]} holds NaN or infinite values, of which no update can be measured: fill "
-                f"or leave out what is missing, as the training does ({len(broken)} of {len(batch)} do)."
-            )
+        raise DataError(
+            f"{what} {broken[0]} holds NaN or infinite values, of which no update can be measured: fill or "
+            f"leave out what is missing, as the training does ({len(broken)} of {len(batch)} do)."
+        )
 
 
 def explained(error: Exception, model: nn.Module, batch: Batch) -> Exception:

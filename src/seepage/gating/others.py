@@ -31,12 +31,13 @@ def unmeasured(model: nn.Module, shares: Sequence[LayerShares], numbers: int) ->
     >>> list(unmeasured(nn.LSTM(6, 5), [], 50))
     ['weight_ih_l0', 'weight_hh_l0']
     """
-    known = {one.name for one in shares}
-    known |= {name for name, module in model.named_modules() if isinstance(module, _NO_READERS)}
+    told = {one.name for one in shares}
     return {
-        name: weight
-        for name, weight in model.named_parameters()
-        if weight.requires_grad and weight.numel() >= numbers and name.rpartition(".")[0] not in known
+        f"{place}.{name}".removeprefix("."): weight
+        for place, module in model.named_modules()
+        if place not in told and not isinstance(module, _NO_READERS)
+        for name, weight in module._parameters.items()
+        if weight is not None and weight.requires_grad and weight.numel() >= numbers
     }
 
 
