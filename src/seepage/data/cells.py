@@ -87,7 +87,7 @@ def finite_number(cell: str, column: str, line: int, name: str) -> float:
         if cell.lower() in MISSING:
             raise DataError(f"{where}: {_lacking(cell)}")
         raise DataError(
-            f"{where}: '{cell}' is not a finite number; if these are categories, give categorical=['{column}']."
+            f"{where}: '{cell}' is not a finite number; for categories give categorical=['{column}']."
         )
     return value
 
