@@ -63,11 +63,11 @@ class Scale:
 
 
 def remedies(spec: AuditSpec, scale: Scale, *, crafted: bool, rounds: int) -> Iterator[DefenseRef]:
-    """What to add to the deployment's own defenses, in the order in which it is tried: what may run out of time
+    """What to add to the deployment's own defenses, in the order in which it is tried: what runs out of time
     is what costs most to measure and stops least.
 
-    Costs in updates that are attacked: one, but `factor` times the examples, `clients` updates, and for local
-    steps a search (two thirds of the attacks' time on the demonstration). rounds: of the training, for epsilon.
+    One update is attacked, then one of `factor` times the examples, then `clients` updates; behind local
+    steps it is searched for (two thirds of the attacks' time on the demonstration). rounds: of the training.
     """
     if crafted:
         yield _remedy("refuse_traps")

@@ -40,8 +40,8 @@ def _points_text(run: RunHeader) -> str:
 
 
 def left_out(header: Header) -> list[str]:
-    """What was not tried: attacks that fit, with what would try them. Those that cannot work here are counted;
-    the page has their reasons.
+    """What was not tried: attacks that fit, with what would try them. Those that cannot work are counted; the
+    page has their reasons.
 
     >>> from seepage.report.plan import _grouped
     >>> from seepage.record import NotTried

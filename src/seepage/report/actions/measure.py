@@ -18,8 +18,8 @@ from seepage.report.actions.listing import ADVICE
 from seepage.report.judgement import strongest
 
 SLOWED = 3.0
-"""At most so many times its share of the budget advice takes where other people's work slows this process down
-as much: budgets are clock time, and a share that only waits measures nothing. A choice."""
+"""At most so many times its share of the budget advice takes, where other people's work slows this process
+down as much: budgets are clock time, and a share that only waits measures nothing. A choice."""
 LEAST, SHORTEST, MOST = 3.0, 20.0, 180.0
 """Seconds: with less than LEAST nothing is begun. Without a budget advice takes as long as the audit did,
 from SHORTEST to MOST: what a user waits for."""
