@@ -107,6 +107,8 @@ class BackwardSignals:
             output = self._run(read)
             sent = self.loss in OF_NUMBERS
             value = (output * labels.to(output)).sum() if sent else LOSSES[self.loss](output, labels)
+            if not outputs:  # a branch that these examples do not take
+                return features.new_zeros(len(features), self.rows)
             (signal,) = torch.autograd.grad(value, outputs[0], allow_unused=True, materialize_grads=True)
         # The mean over k examples divides each one's signal by k.
         return (signal if sent or self.loss.endswith("_sum") else signal * len(features)).to(features)
@@ -163,6 +165,8 @@ def _slopes_at(
     """
     with torch.enable_grad(), tapped(layer) as outputs:
         logits = run(inputs)
+        if not outputs:  # a branch that these examples do not take
+            return logits.detach(), torch.zeros_like(logits)
         v = torch.zeros_like(logits, requires_grad=True)
         (back,) = torch.autograd.grad(
             logits, outputs[0], v, create_graph=True, allow_unused=True, materialize_grads=True
