@@ -45,8 +45,8 @@ def read_record(
 ) -> B:
     """One JSON file of a run, or a LogError in one sentence."""
     try:
-        content = path.read_bytes()
-        return kind.model_validate_json(unseal(content) if sealed else content)
+        # never two copies of a large record: the file's bytes have no name
+        return kind.model_validate_json(unseal(path.read_bytes()) if sealed else path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(p) for p in first["loc"]) or "the whole file"
