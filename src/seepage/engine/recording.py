@@ -113,7 +113,7 @@ class Recording:
         return (
             "A client that trains on the truth as it was given, in the way that is known, sends another "
             "update: the truth is not what this client had (another partition, or values before it was "
-            "normalised), it trains otherwise, or something changed the update; scores against it say little.",
+            "normalised), it trains otherwise, or a filter changed the update; scores against it say little.",
         )
 
     def _truth(self) -> tuple[Batch, bool]:
