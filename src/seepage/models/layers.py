@@ -152,7 +152,8 @@ def _followed_by_relu(model: nn.Module, inputs: Tensor, shapes: dict[str, torch.
     through it: noise + (output - output.detach()).
     """
     generator = torch.Generator().manual_seed(1)
-    linears, norms = modules_of(model, nn.Linear), modules_of(model, _BatchNorm)
+    linears = {name: module for name, module in modules_of(model, nn.Linear).items() if name in shapes}
+    norms = modules_of(model, _BatchNorm)
     leaks: dict[str, bool] = dict.fromkeys(shapes, False)
     alive, seen = dict.fromkeys(shapes, 0), dict.fromkeys(shapes, 0)
     device, dtype = model_placement(model)
