@@ -19,6 +19,8 @@ from seepage.report import print_summary, render_html
 from seepage.report.actions import Actions, measure, read_actions
 from seepage.report.actions.listing import listed
 from seepage.report.actions.measure import left, measure_actions
+from seepage.report.evidence import Evidence
+from seepage.report.evidence.annex import annex_text
 from seepage.report.judgement import strongest
 from seepage.report.study.result import StudyResult
 
@@ -87,6 +89,13 @@ def test_changes_that_are_not_listed_are_named(advised, monkeypatch):
 def test_the_page_says_what_to_do_with_the_command(advised):
     html = render_html(advised)
     assert "What to do" in html and "--with share_layers" in html
+
+
+def test_the_annex_files_what_was_measured_against_the_leak(advised):
+    text = annex_text(Evidence.of(advised))
+    assert "## 6. Further safeguards" in text and "not in place when the results above were taken" in text
+    for one in read_actions(advised).listed:
+        assert one.title in text and one.proof[:20] in text
 
 
 def test_what_was_not_measured_is_not_called_without_effect(advised, monkeypatch, capsys):
