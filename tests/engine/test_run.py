@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +19,15 @@ from torch import nn
 import seepage
 from seepage.core.errors import LogError
 from seepage.engine import pairing
+from seepage.engine import run as engine_run
 from seepage.engine.cell import run_cell
+from seepage.engine.grid import Job
+from seepage.engine.points import Points
 from seepage.engine.run import run_audit
+from seepage.engine.shared import Shared
 from seepage.engine.spec import parse_spec
-from seepage.record import AuditLog, summarise
+from seepage.engine.work import Result
+from seepage.record import AuditLog, RunLog, summarise
 
 SMALL = {
     "model": {"name": "mlp", "hidden": [64, 32]},
@@ -276,3 +283,28 @@ def test_one_fedavg_step_leaks_like_a_gradient_and_several_steps_claim_nothing(t
     several = run_audit(parse_spec(steps), out=tmp_path / "several")
     assert summarise(several)[1].claims == 0
     assert any("several" in note for note in summarise(several)[1].notes)
+
+
+def test_what_is_written_is_held_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many examples the record of one cell is as large as their pictures: beside the next cell, or while
+    the log is read, it would cost that again."""
+    cells: list[weakref.ref[Result]] = []
+    sources: list[weakref.ref[Shared]] = []
+    alive: list[int] = []
+    plain, reading = engine_run.work, engine_run.RunLog.read
+
+    def counted(points: Points, job: Job, **settings: Any) -> Result:
+        alive.append(sum(one() is not None for one in cells))
+        result = plain(points, job, **settings)
+        cells.append(weakref.ref(result))
+        sources.append(weakref.ref(points.shared.of(job.point, points[job.point], job.seed)))
+        return result
+
+    def read(path: Path) -> RunLog:
+        alive.append(sum(one() is not None for one in [*cells, *sources]))
+        return reading(path)
+
+    monkeypatch.setattr(engine_run, "work", counted)
+    monkeypatch.setattr(engine_run.RunLog, "read", read)
+    log = run_audit(parse_spec(SMALL), out=tmp_path / "run", engine="here")
+    assert alive == [0] * (len(log.cells) + 1) and len(log.cells) == 4

@@ -54,14 +54,14 @@ class Dataset:
         return replace(self, owners=owners)
 
     def batch(self, index: Tensor) -> Batch:
-        """The examples at `index`, in model units."""
+        """The examples at `index`, in model units, laid out as a loader stacks them: models call `view`."""
         if self.standardise:
             raise DataError(
                 f"{self.name} is to be fed standardised: say by which public rows, standardised(data, rows)."
             )
         index = index.to(self.inputs.device)
         targets = None if self.targets is None else self.targets[index]
-        return Batch(self.spec.to_model(self.inputs[index]), self.labels[index], targets)
+        return Batch(self.spec.to_model(self.inputs[index].contiguous()), self.labels[index], targets)
 
     @cached_property
     def digest(self) -> bytes:

@@ -147,7 +147,7 @@ class Grid:
         return replace(self, points=tuple(points), asked=asked, budget=budget)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """One cell to run: an attack, or the training, at one point under one seed. Small, for it travels."""
 

@@ -87,21 +87,29 @@ def run_grid(
     cells = Work(
         key=header.run_key, build=partial(Points, grid), run=partial(work, scratch=folder_here), here=points
     )
-    done, names = header.cells - len(todo), [*(job.title(grid.points) for job in todo), ""]
-    if on_cell is not None:
-        on_cell(names[0], done, header.cells)
+    done = header.cells - len(todo)
+
+    def begin(number: int) -> None:
+        if on_cell is not None:
+            name = todo[number].title(grid.points) if number < len(todo) else ""
+            on_cell(name, done + number, header.cells)
+
+    begin(0)
     with (
         open_executor(engine, jobs=jobs, scheduler=scheduler, expected=expected(header, todo)) as executor,
         listening(on_step) if on_step is not None else nullcontext(),
     ):
         if on_note is not None and (said := in_words(header, todo, width(executor) or 1)):
             on_note(said)
-        results = finished(executor, cells, todo, until=until, on_note=on_note)
-        for number, (job, result) in enumerate(results, start=1):
+        number = 0
+        # `enumerate` would hold the last result beside the next: of many examples it is large
+        for job, result in finished(executor, cells, todo, until=until, on_note=on_note):
             write(folder, header.points[job.point], job, result)
-            if on_cell is not None:
-                on_cell(names[number], done + number, header.cells)
-    log = RunLog.read(folder.path)
+            del result
+            number += 1
+            begin(number)
+    points.shared.drop()
+    log = RunLog.of(folder, header)
     if on_note is not None and grid.budget is not None and log.missing:
         on_note(
             f"the budget of {grid.budget:g} s is used up: {log.missing} of {header.cells} cells were not "
