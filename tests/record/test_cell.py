@@ -38,7 +38,12 @@ def test_an_example_takes_a_kilobyte() -> None:
             status="done",
             examples=tuple(
                 Example(
-                    index=i, client=i, label=0, recovered=True, scores={**scores, "psnr": i / 7}, baseline=scores
+                    index=i,
+                    client=i,
+                    label=0,
+                    recovered=True,
+                    scores={**scores, "psnr": i / 7},
+                    baseline=scores,
                 )
                 for i in range(count)
             ),
