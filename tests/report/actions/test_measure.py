@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -140,6 +141,30 @@ def test_where_time_runs_out_prices_are_missing_and_no_leak_is(advised):
     assert any(trains) and trains == sorted(trains)
     names = [point.defense.name for point in grid.points]
     assert names[1] == "refuse_traps" and names[-1] == "local_averaging"
+
+
+def test_the_time_of_advice_begins_with_its_first_cell(advised, tmp_path, monkeypatch):
+    """On a busy machine preparing took longer than all the time there was, and nothing was measured."""
+    audit = Grid.of_audit(parse_spec({**{k: v for k, v in DEPLOYMENT.items() if k != "batch_size"}}))
+    (found,) = strongest(advised, summarise(advised))
+    grid = advice_grid(audit, attacks=[(found.attack.plain, 0.1)], crafted=False, seconds=5.0)
+    began = []
+
+    def slow(points, header, todo, *, longest):
+        began.append(time.monotonic())
+        return header
+
+    untils = []
+
+    def seen(executor, cells, todo, *, until, on_note=None):
+        untils.append(until)
+        return iter(())
+
+    monkeypatch.setattr("seepage.engine.run.with_forecast", slow)
+    monkeypatch.setattr("seepage.engine.run.finished", seen)
+    run_grid(grid, out=tmp_path / "run", engine="here")
+    run_grid(replace(grid, advice=False), out=tmp_path / "other", engine="here")
+    assert untils[0] >= began[0] + 5.0 and untils[1] < began[1] + 5.0
 
 
 def test_advice_without_a_training_names_none(advised, monkeypatch):
