@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
@@ -103,13 +104,12 @@ def run_grid(
     ):
         if on_note is not None and (said := in_words(header, todo, width(executor) or 1)):
             on_note(said)
-        number = 0
+        numbers = itertools.count(1)
         # `enumerate` would hold the last result beside the next: of many examples it is large
         for job, result in finished(executor, cells, todo, until=until, on_note=on_note):
             write(folder, header.points[job.point], job, result)
             del result
-            number += 1
-            begin(number)
+            begin(next(numbers))
     points.shared.drop()
     log = RunLog.of(folder, header)
     if on_note is not None and grid.budget is not None and log.missing:

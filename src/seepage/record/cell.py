@@ -16,8 +16,8 @@ Common = Annotated[str, AfterValidator(sys.intern)]
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Example:
-    """What became of one private example. A cell has tens of thousands: without a dict of its own and a set of
-    its fields, as a model has them, each takes half the memory."""
+    """What became of one private example. A cell has tens of thousands: without a dict of its own and a set
+    of its fields, as a model has them, each takes half the memory."""
 
     index: int
     """Row in the cell's tensors."""
