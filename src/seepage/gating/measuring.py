@@ -23,6 +23,7 @@ from seepage.core.types import (
 )
 from seepage.gating.advice import advise
 from seepage.gating.attacked import Site, Tried
+from seepage.gating.given import batch_of, check_limits, check_sent
 from seepage.gating.noise import needed_noise
 from seepage.gating.report import Exposure, GateReport, How
 from seepage.gating.shares import LayerShares, layer_shares
@@ -76,13 +77,11 @@ def gate(
     ('block', [0, 1, 2])
     """
     started = time.perf_counter() if quick else time.process_time()
-    mine = batch if isinstance(batch, Batch) else Batch(*batch)
-    if not len(mine):
-        raise DataError(
-            "the batch holds no example, so there is nothing to measure: give the private examples."
-        )
+    check_limits(threshold, budget)
+    mine = batch_of(batch)
     local = local or LocalTraining()
     model = plain_model(model, mine, spec)
+    check_sent(update, model)
     mine, local = _settled(mine, local)
     train = local.batch_norm == "train"
     shares = layer_shares(model, mine, local.loss, train=train)

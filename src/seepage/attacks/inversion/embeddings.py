@@ -15,8 +15,8 @@ from seepage.models.probes import dummy_inputs, run_model
 from seepage.models.tokens import nearest_tokens
 
 
-def embedding_name(model: nn.Module, spec: InputSpec) -> str:
-    """The nn.Embedding that is given the model's own tokens.
+def embedding_name(model: nn.Module, spec: InputSpec, *, bags: bool = False) -> str:
+    """The nn.Embedding that is given the model's own tokens; with `bags` it may be an nn.EmbeddingBag.
 
     >>> from seepage.core.types import Modality
     >>> model = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 2))
@@ -30,7 +30,8 @@ def embedding_name(model: nn.Module, spec: InputSpec) -> str:
         if args[0].shape == tokens.shape and torch.equal(args[0], tokens):
             found.append(name)
 
-    with torch.no_grad(), hooked(modules_of(model, nn.Embedding), before=seen):
+    kinds = (nn.Embedding, nn.EmbeddingBag) if bags else (nn.Embedding,)
+    with torch.no_grad(), hooked(modules_of(model, *kinds), before=seen):
         run_model(model, tokens)
     if not found:
         raise NotApplicable(

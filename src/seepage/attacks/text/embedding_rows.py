@@ -88,7 +88,7 @@ class EmbeddingRows(PerUpdateAttack):
 
 def embeddings_of(model: nn.Module, spec: InputSpec) -> _Embeddings:
     """By running the model: which embedding is given the tokens, and which one is given 0, 1, 2, ..."""
-    name = embedding_name(model, spec)
+    name = embedding_name(model, spec, bags=True)  # a bag's rows move as well
     names = {id(parameter): key for key, parameter in model.named_parameters()}
     counted: list[tuple[str, int]] = []
 
