@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +19,15 @@ from torch import nn
 import seepage
 from seepage.core.errors import LogError
 from seepage.engine import pairing
+from seepage.engine import run as engine_run
 from seepage.engine.cell import run_cell
+from seepage.engine.grid import Job
+from seepage.engine.points import Points
 from seepage.engine.run import run_audit
+from seepage.engine.shared import Shared
 from seepage.engine.spec import parse_spec
-from seepage.record import AuditLog, summarise
+from seepage.engine.work import Result
+from seepage.record import AuditLog, RunFolder, RunHeader, RunLog, summarise
 
 SMALL = {
     "model": {"name": "mlp", "hidden": [64, 32]},
@@ -192,10 +199,10 @@ def test_an_attack_that_cannot_work_is_recorded_and_the_rest_goes_on(tmp_path: P
     class Convolutional(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv = nn.Conv2d(1, 10, 8)
+            self.conv = nn.Conv2d(1, 10, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.conv(x).flatten(1)
+            return self.conv(x).mean(dim=(2, 3))
 
     log = seepage.audit(
         model=Convolutional(), data="digits", batch_size=2, seeds=[0], out=tmp_path / "run", **PLAIN
@@ -276,3 +283,28 @@ def test_one_fedavg_step_leaks_like_a_gradient_and_several_steps_claim_nothing(t
     several = run_audit(parse_spec(steps), out=tmp_path / "several")
     assert summarise(several)[1].claims == 0
     assert any("several" in note for note in summarise(several)[1].notes)
+
+
+def test_what_is_written_is_held_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many examples the record of one cell is as large as their pictures: beside the next cell, or while
+    the log is read, it would cost that again."""
+    cells: list[weakref.ref[Result]] = []
+    sources: list[weakref.ref[Shared]] = []
+    alive: list[int] = []
+    plain, reading = engine_run.work, engine_run.RunLog.of
+
+    def counted(points: Points, job: Job, **settings: Any) -> Result:
+        alive.append(sum(one() is not None for one in cells))
+        result = plain(points, job, **settings)
+        cells.append(weakref.ref(result))
+        sources.append(weakref.ref(points.shared.of(job.point, points[job.point], job.seed)))
+        return result
+
+    def read(folder: RunFolder, header: RunHeader) -> RunLog:
+        alive.append(sum(one() is not None for one in [*cells, *sources]))
+        return reading(folder, header)
+
+    monkeypatch.setattr(engine_run, "work", counted)
+    monkeypatch.setattr(engine_run.RunLog, "of", read)
+    log = run_audit(parse_spec(SMALL), out=tmp_path / "run", engine="here")
+    assert alive == [0] * (len(log.cells) + 1) and len(log.cells) == 4

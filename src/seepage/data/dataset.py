@@ -21,8 +21,8 @@ MOST_CLASSES = 1_000_000
 LARGEST = 1e18
 """Derived: the square of what is ten times as large is beyond float32, and with it every gradient."""
 LEAST_SHARE = 0.01
-"""Of the value range that values fill. Derived: ten times the tolerance of an exact copy, below which an exact
-value says less than a digit."""
+"""Of the value range that values fill. Derived: ten times the tolerance of an exact copy, below which an
+exact value says less than a digit."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class Dataset:
         return replace(self, owners=owners)
 
     def batch(self, index: Tensor) -> Batch:
-        """The examples at `index`, in model units."""
+        """The examples at `index`, in model units, laid out as a loader stacks them: models call `view`."""
         if self.standardise:
             raise DataError(
                 f"{self.name} is to be fed standardised: say by which public rows, standardised(data, rows)."
             )
         index = index.to(self.inputs.device)
         targets = None if self.targets is None else self.targets[index]
-        return Batch(self.spec.to_model(self.inputs[index]), self.labels[index], targets)
+        return Batch(self.spec.to_model(self.inputs[index].contiguous()), self.labels[index], targets)
 
     @cached_property
     def digest(self) -> bytes:

@@ -122,6 +122,8 @@ class Grid:
     """Other such objects, by the names that every point's spec has for them: see `given`."""
     budget: float | None = None
     """Seconds after which no cell is begun any more. That of an audit is its spec's, which plans with it."""
+    trainings_last: bool = False
+    """After the attacks of all points: where time runs out, prices are missing and no leak is."""
 
     def __post_init__(self) -> None:
         keys = [point.key for point in self.points]
@@ -145,7 +147,7 @@ class Grid:
         return replace(self, points=tuple(points), asked=asked, budget=budget)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """One cell to run: an attack, or the training, at one point under one seed. Small, for it travels."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,10 +39,11 @@ class Kept:
         assert self._values is not None
         if self._extremes is None:
             return self._drawn, self._values
-        rows = torch.cat([self._drawn, self._extremes.rows])
-        values = torch.cat([self._values, self._extremes.values])
-        kept, first = np.unique(rows.numpy(), return_index=True)
-        return torch.from_numpy(kept), values[torch.from_numpy(first)]
+        rows = torch.cat([self._drawn, self._extremes.rows]).unique()
+        values = self._values.new_empty(len(rows), *self._values.shape[1:])  # the only copy of them
+        values[torch.searchsorted(rows, self._drawn)] = self._values
+        values[torch.searchsorted(rows, self._extremes.rows)] = self._extremes.values
+        return rows, values
 
 
 class _Extremes:

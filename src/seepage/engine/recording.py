@@ -12,7 +12,7 @@ from seepage.core.errors import NotApplicable
 from seepage.core.types import Batch, Exchange, Grant, LocalTraining
 from seepage.data import Dataset
 from seepage.engine.prepared import Prepared
-from seepage.engine.recorded import Recorded, local_training
+from seepage.engine.recorded import Recorded, local_training, reached
 from seepage.protocol import Played
 from seepage.protocol.rounds import Craft
 from seepage.protocol.threat import effective_grants
@@ -61,14 +61,17 @@ class Recording:
         """What was sent is sent: only an honest server can be looked at afterwards."""
         if craft is not None:
             raise NotApplicable("it sends models of its own, and these exchanges were recorded before.")
-        truth, exchange = self._truth(), self.whole
+        (truth, partly), exchange = self._truth(), self.whole
         grants = effective_grants(self.prepared.threat, self.prepared.spec.protocol.aggregation)
         update = exchange.update
+        examples = update.num_examples if Grant.BATCH_SIZE in grants else None
+        if examples is not None and Grant.LOCAL_TRAINING in grants:
+            examples = reached(self.kept.info, examples)
         seen = replace(
             exchange,
             update=replace(
                 update,
-                num_examples=update.num_examples if Grant.BATCH_SIZE in grants else None,
+                num_examples=examples,
                 buffers=update.buffers if Grant.BUFFERS in grants else None,
             ),
             labels=truth.labels if Grant.LABELS in grants else None,
@@ -79,8 +82,13 @@ class Recording:
             truth_clients=torch.full((len(truth),), self.kept.client),
             behind=(torch.arange(len(truth)),),
             rounds=1,
+            partly=partly,
         )
 
-    def _truth(self) -> Batch:
+    def _truth(self) -> tuple[Batch, bool]:
+        """What can be behind the update, and whether the client stopped before it saw all of that."""
         rows: Tensor = torch.arange(0) if self.recorded.rows is None else self.recorded.rows[self.seed]
-        return self.prepared.as_fed(self.data.batch(rows))
+        info = self.kept.info
+        if info.local.shuffle is False:
+            rows = rows[: reached(info, len(rows))]
+        return self.prepared.as_fed(self.data.batch(rows)), reached(info, len(rows)) < len(rows)

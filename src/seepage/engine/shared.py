@@ -106,6 +106,9 @@ class LastShared:
     def of(self, point: int, prepared: Prepared, seed: int) -> Shared:
         """That of this point and seed. What was kept for another is dropped first."""
         if self._kept is None or self._key != (point, seed):
-            self._kept = None
+            self.drop()
             self._key, self._kept = (point, seed), Shared(prepared, seed)
         return self._kept
+
+    def drop(self) -> None:
+        self._kept = None

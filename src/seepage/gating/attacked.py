@@ -26,7 +26,7 @@ from seepage.core.types import (
 from seepage.engine.rating import Rated, rated
 from seepage.engine.views import Views
 from seepage.gating.features import inputs_from
-from seepage.gating.given import foreign
+from seepage.gating.sent import foreign
 from seepage.models.choice import unreadable
 from seepage.models.layers import trace_linear_layers
 from seepage.protocol import Played
@@ -95,8 +95,8 @@ class Tried:
     found: tuple[Found, ...]
     not_run: dict[str, str]
     failed: bool = False
-    """An attack broke off, or read others than the batch. A server can send a model that breaks one, so nothing
-    is said to be safe."""
+    """An attack broke off, or read others than the batch. A server can send a model that breaks one, so that
+    nothing is said to be safe."""
 
     @property
     def measured(self) -> bool:

@@ -1,88 +1,123 @@
-"""What the gate is given, refused in one sentence where it measures nothing: a wrong pass is a leak."""
+"""What the client gave: one model that takes its examples, and what these say about themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from seepage.core.errors import DataError, SpecError
-from seepage.core.types import Batch, Update
+from seepage.core.errors import DataError
+from seepage.core.types import Batch, InputSpec, LocalTraining, Modality
+from seepage.models.hugging_face import is_hugging_face
+from seepage.models.loading import build_model
+from seepage.protocol import loss_name, training_mode
+from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, TOKEN_CLASS
 
-_ALIKE = 0.5
-"""How near an update may come to the weights themselves, of their size. Derived: nearer to them than to
-nothing lies no gradient or difference, and new weights after training do."""
 
+def check_values(batch: Batch) -> None:
+    """Refuses what no update could be made of, or one that measures nothing.
 
-def check_limits(threshold: float, budget: float) -> None:
-    """A share and a time; NaN is neither, and no share would ever be above it.
-
-    >>> check_limits(float("nan"), 1.0)
+    >>> check_values(Batch(torch.tensor([[1.0], [float("nan")]]), torch.tensor([0, 1])))
     Traceback (most recent call last):
-    ...
-    seepage.core.errors.SpecError: the threshold must be a share from 0 to 1, not nan.
+        ...
+    seepage.core.errors.DataError: example 1 holds NaN or infinite values, ...
     """
-    if not 0 <= threshold <= 1:
-        raise SpecError(f"the threshold must be a share from 0 to 1, not {threshold}.")
-    if not budget > 0:
-        raise SpecError(f"the budget must be a positive number of seconds, not {budget}.")
-
-
-def batch_of(given: Any) -> Batch:
-    """The private examples: a batch, or inputs and labels as tensors."""
-    if not isinstance(given, Batch):
-        if not (isinstance(given, tuple | list) and len(given) == 2):
-            raise DataError("the batch must be (inputs, labels), two tensors.")
-        given = Batch(*given)
-    if not (isinstance(given.inputs, Tensor) and isinstance(given.labels, Tensor)):
-        raise DataError("the batch must be (inputs, labels), two tensors: convert them with torch.as_tensor.")
-    if not len(given.inputs):
+    if not len(batch):
         raise DataError(
             "the batch holds no example, so there is nothing to measure: give the private examples."
         )
-    if len(given.inputs) != len(given.labels):
-        raise DataError(f"{len(given.inputs)} inputs but {len(given.labels)} labels: give one label each.")
-    if given.inputs.is_floating_point() and not bool(given.inputs.isfinite().all()):
-        raise DataError("the batch holds NaN or infinite values, which nothing can be compared with.")
-    return given
-
-
-def check_sent(update: Update | Mapping[str, Tensor] | None, model: nn.Module) -> None:
-    """The update must be one of this model's, and no new weights in the place of a difference."""
-    if update is None:
-        return
-    tensors = update.tensors if isinstance(update, Update) else update
-    weights = {name: p.detach() for name, p in model.named_parameters() if name in tensors}
-    if not weights:
+    for what, values in (("example", batch.inputs), ("the target of example", batch.labels)):
+        if not values.is_floating_point() or bool(values.isfinite().all()):
+            continue
+        broken = (~values.reshape(len(batch), -1).isfinite().all(dim=1)).nonzero().flatten().tolist()
         raise DataError(
-            "the update has none of the model's parameters: give its tensors by the model's names."
-        )
-    for name, weight in weights.items():
-        if not isinstance(tensors[name], Tensor) or tensors[name].shape != weight.shape:
-            shape = tuple(getattr(tensors[name], "shape", ()))
-            raise DataError(
-                f"the update's '{name}' has shape {shape} where the model has {tuple(weight.shape)}: the "
-                "update and the model must belong together."
-            )
-    apart = sum(float((tensors[name] - weight).double().square().sum()) for name, weight in weights.items())
-    size = sum(float(weight.double().square().sum()) for weight in weights.values())
-    if size > 0 and apart < _ALIKE**2 * size:
-        raise DataError(
-            "the update is nearly the model itself, as new weights are: give the gradient, or new weights "
-            "minus the received ones."
+            f"{what} {broken[0]} holds NaN or infinite values, of which no update can be measured: fill or "
+            f"leave out what is missing, as the training does ({len(broken)} of {len(batch)} do)."
         )
 
 
-def foreign(claims: Tensor | None, exact: Tensor) -> str:
-    """Why the batch is not the one behind the update; empty where nothing says so.
+def explained(error: Exception, model: nn.Module, batch: Batch) -> Exception:
+    """What the client can do about a pass that broke off; the error itself where that is not known.
 
-    claims: (k,) bool, what an attack vouches for; exact: (n,) bool, which of the batch it has.
+    >>> print(explained(IndexError(), nn.Linear(3, 2), Batch(torch.rand(2, 3), torch.tensor([0, 5]))))
+    the label of example 1 is 5, and the model has 2 output(s): labels are classes from 0 to 1.
     """
-    if claims is None or not bool(claims.any()) or bool(exact.any()):
-        return ""
-    return (
-        f"it vouches for {int(torch.count_nonzero(claims))} example(s) that are not in the batch: give the "
-        "batch that the update was made of."
+    weights = next((p.dtype for p in model.parameters() if p.is_floating_point()), batch.inputs.dtype)
+    if batch.inputs.is_floating_point() and batch.inputs.dtype != weights:
+        fed, held = (str(dtype).removeprefix("torch.") for dtype in (batch.inputs.dtype, weights))
+        return DataError(
+            f"the examples are {fed} and the model's weights {held}, and it cannot take them so ({error}): "
+            f"give them as the model is fed them."
+        )
+    if isinstance(error, IndexError) and not batch.labels.is_floating_point() and batch.targets is None:
+        number, _ = outputs(model, batch)
+        wrong = ((batch.labels < 0) | (batch.labels >= number)).nonzero().flatten().tolist()
+        if wrong:
+            label = int(batch.labels[wrong[0]])
+            return DataError(
+                f"the label of example {wrong[0]} is {label}, and the model has {number} output(s): "
+                f"labels are classes from 0 to {number - 1}."
+            )
+    return error
+
+
+def spec_of(model: nn.Module, batch: Batch) -> InputSpec:
+    """What the examples themselves say: pictures have three dimensions, tokens are whole numbers."""
+    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    return _spec(batch, max(2, outputs(model, batch)[0]), sizes)
+
+
+def _spec(batch: Batch, classes: int, sizes: list[int]) -> InputSpec:
+    shape = tuple(batch.inputs.shape[1:])
+    if not batch.inputs.is_floating_point():
+        return InputSpec(
+            modality=Modality.TEXT,
+            shape=shape,
+            num_classes=classes,
+            value_range=None,
+            vocabulary=max([int(batch.inputs.max()) + 1, *sizes]),
+        )
+    numbers = batch.labels.is_floating_point()
+    low, high = float(batch.inputs.min()), float(batch.inputs.max())
+    range_ = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+    kind = Modality.IMAGE if len(shape) == 3 else Modality.TABULAR
+    return InputSpec(
+        modality=kind,
+        shape=shape,
+        num_classes=1 if numbers else classes,
+        num_targets=batch.labels.shape[1] if numbers else 0,
+        value_range=range_ if kind is Modality.IMAGE else None,
     )
+
+
+def plain_model(model: nn.Module, batch: Batch, spec: InputSpec | None) -> nn.Module:
+    """The model itself; of Hugging Face's a copy that takes token ids alone and gives logits."""
+    if not is_hugging_face(model) or isinstance(_answer(model, batch), Tensor):
+        return model
+    if spec is None:
+        spec = _spec(batch, 2, [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)])
+    return build_model(model, spec)
+
+
+def _answer(model: nn.Module, batch: Batch) -> Any:
+    with torch.no_grad(), training_mode(model, False):
+        return model(batch.inputs[:1])
+
+
+def outputs(model: nn.Module, batch: Batch) -> tuple[int, bool]:
+    """How many, and whether there are so many at every token."""
+    logits = _answer(model, batch)
+    if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
+        raise DataError(
+            "the model does not return one row of logits for each example: wrap it so that it does."
+        )
+    return logits.shape[-1], logits.dim() == 3
+
+
+def loss_of(model: nn.Module, batch: Batch, local: LocalTraining) -> str:
+    if batch.labels.is_floating_point():
+        return local.loss  # settled
+    number, tokens = outputs(model, batch)
+    each = MASKED_TOKEN if local.masking is not None else NEXT_TOKEN if batch.targets is None else TOKEN_CLASS
+    return loss_name(local.loss, number, per_token=each if tokens else None)

@@ -238,11 +238,13 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
     elif shape != (2, spec.num_classes) and not (spec.num_classes == 2 and shape == (2, 1)):
         raise ModelError(
             f"the model returned shape {shape} for two examples, but data of {spec.num_classes} classes "
-            f"need {wanted}; let it return one logit for each class and nothing else{_more_classes(shape, spec)}."
+            f"need {wanted}; let it return one logit for each class and nothing else"
+            f"{_more_classes(shape, spec)}."
         )
     if bool((output.isnan() | (output == torch.inf)).any()):
         raise ModelError(
-            "the model returned NaN or infinite values for two plain examples; check its weights and its normalisation."
+            "the model returned NaN or infinite values for two plain examples; check its weights and its "
+            "normalisation."
         )
     return shape
 

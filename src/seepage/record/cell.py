@@ -6,15 +6,18 @@ import sys
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
+from pydantic.dataclasses import dataclass
 
-from seepage.record.refs import AttackRef, Record, cell_id, origin_key
+from seepage.record.refs import STRICT, AttackRef, Record, cell_id, origin_key
 
 Common = Annotated[str, AfterValidator(sys.intern)]
 """A text that most cells of a run share: ten thousand of them hold it once."""
 
 
-class Example(Record):
-    """What became of one private example."""
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Example:
+    """What became of one private example. A cell has tens of thousands: without a dict of its own and a set
+    of its fields, as a model has them, each takes half the memory."""
 
     index: int
     """Row in the cell's tensors."""

@@ -20,6 +20,9 @@ TRAINING = "training"
 """In the place of an attack's name: a short training under the point's defenses, for what they cost."""
 
 
+STRICT = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
+
+
 class Record(BaseModel):
     """Frozen, and strict about unknown fields: a log from another version says so instead of misleading.
 
@@ -27,7 +30,7 @@ class Record(BaseModel):
     back as the numbers, so that a score that could not be computed stays visible.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(**STRICT, frozen=True)
 
 
 def plain(value: Any) -> Any:

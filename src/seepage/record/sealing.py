@@ -15,7 +15,7 @@ def seal(record: bytes) -> bytes:
     >>> unseal(seal(b'{"a": 1}'))
     b'{"a": 1}'
     """
-    return b'{"checksum":"%s",' % hashlib.sha256(record).hexdigest().encode() + record[1:]
+    return b'{"checksum":"%s",' % hashlib.sha256(record).hexdigest().encode() + memoryview(record)[1:]
 
 
 def unseal(content: bytes) -> bytes:
@@ -29,7 +29,7 @@ def unseal(content: bytes) -> bytes:
     found = _SEAL.match(content)
     if found is None:
         raise ValueError("it has no checksum")
-    record = b"{" + content[found.end() :]
+    record = b"{" + memoryview(content)[found.end() :]
     if hashlib.sha256(record).hexdigest().encode() != found[1]:
         raise ValueError("its checksum does not fit, so it was damaged or edited")
     return record

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from seepage.record import BASELINE, AttackSummary, AuditLog, Header
 from seepage.report.front import Front
+from seepage.report.gaps import WOULD_FIT
 from seepage.report.judgement import AuditVerdict, strongest
 from seepage.report.vantage import protocol
 from seepage.report.words import join, plural, share, with_interval
@@ -72,7 +73,7 @@ def _to_do(front: Front) -> Iterator[str]:
 
 
 def _left_open(header: Header) -> str:
-    untried = [one.name for one in header.not_tried if one.why in {"over_budget", "not_listed"}]
+    untried = [one.name for one in header.not_tried if one.why in WOULD_FIT]
     tried = f" Not tried though they fit: {join(untried)}." if untried else ""
     return (
         "A lower bound: stronger attacks exist or will. Only a proof, such as differential privacy with a "

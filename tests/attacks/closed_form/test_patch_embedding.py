@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS
-from seepage.attacks.closed_form.patch_embedding import patch_embedding, trace_embedding
+from seepage.attacks.closed_form.patch_embedding import patch_embedding
+from seepage.attacks.closed_form.transformer.embedding import trace_embedding
 from seepage.core.errors import NotApplicable
 from seepage.core.types import (
     Batch,

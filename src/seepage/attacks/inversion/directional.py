@@ -39,9 +39,10 @@ from seepage.attacks.inversion.problem import Problem
 from seepage.attacks.inversion.simulate import loss_of
 from seepage.protocol import local_batches, trainable
 
-_STEPS = (0.1, 0.03, 0.01, 0.003)
+_STEPS = (0.1, 0.03, 0.01, 0.003, 3.0)
 """e * |u| / |w| over the square root of the type's epsilon: the first that agrees at the start is taken. A
-deep network wants a smaller one. Tested: test_the_step_of_the_difference_lies_on_a_plateau."""
+deep network wants a smaller one, and a larger one where u lies in a few weights (see `positions`), which
+change dL/dx by too few digits. Tested: test_the_step_of_the_difference_lies_on_a_plateau."""
 _AGREEMENT = 0.01
 """Largest relative error at the start, by double backprop: a search by signs or by Adam does not notice. No
 plateau test yet."""

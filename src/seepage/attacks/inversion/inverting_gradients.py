@@ -21,7 +21,7 @@ def inverting_gradients(
     schedule: str = "cosine_decay",
     tv: float | Literal["auto"] = "auto",
     tv_relative: bool = True,
-    tv_kind: str = "anisotropic",
+    tv_kind: str = "auto",
     distance: str = "cosine",
     start: str = "gaussian",
     signed: bool = True,
@@ -35,10 +35,11 @@ def inverting_gradients(
 
     tv: weight of total variation, relative to the distance reached so far. "auto" weighs it at every step by
     the lengths of the two gradients instead: which weight suits differs between networks by a factor of a
-    thousand (see `objective.BALANCE`).
+    thousand (see `objective.BALANCE`). tv_kind: "auto" is "double_opponent" for colours and "anisotropic"
+    otherwise; also "isotropic".
 
-    The published recipe is steps=4800, step_size=0.1, schedule="step_decay", tv_relative=False and a tv found
-    by trying; benchmarks/inversion_vs_peer.py compares the defaults with it.
+    The published recipe is steps=4800, step_size=0.1, schedule="step_decay", tv_kind="anisotropic",
+    tv_relative=False and a tv found by trying; benchmarks/inversion_vs_peer.py compares the defaults with it.
 
     halving: of 4 restarts or more drop the worse half, by objective, again and again: 8 take 2.8 times the
     work of one.

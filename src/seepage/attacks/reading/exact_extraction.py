@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.reading.analytic_extraction import with_labels
 from seepage.attacks.reading.batch_statistics import read_by_statistics
 from seepage.attacks.reading.bias_free import choose_bias_free, read_bias_free
 from seepage.attacks.reading.local_steps import Through, read_through_steps, trained_alike, unmixed_change
 from seepage.attacks.reading.masked import MASKED, may_be_masked
+from seepage.attacks.reading.one_layer import LayerAttack
 from seepage.attacks.reading.patterns.by_alphabet import ByAlphabet, Gates, read_by_alphabet
 from seepage.attacks.reading.patterns.no_bias import read_without_bias
 from seepage.attacks.reading.patterns.notes import describe_by_alphabet, describe_without_bias
@@ -49,7 +49,7 @@ from seepage.core.types import (
     UpdateKind,
 )
 from seepage.labels import counts_if_inferred
-from seepage.models.choice import choose_layer, layers_to_read, unreadable
+from seepage.models.choice import layers_to_read, unreadable
 from seepage.models.gradients import Decode, layer_gradient
 from seepage.models.invertible import inputs_of
 from seepage.models.layers import LinearLayer, trace_linear_layers
@@ -58,9 +58,10 @@ from seepage.models.signals import BackwardSignals, draws_chances
 from seepage.protocol.losses import OF_NUMBERS
 
 
-class ExactExtraction(PerUpdateAttack):
+class ExactExtraction(LayerAttack):
     """Peels each update by itself.
 
+    >>> from torch import nn
     >>> from seepage.protocol import local_update
     >>> from seepage.core.types import Batch, Broadcast, InputSpec, LocalTraining
     >>> _ = torch.manual_seed(0)
@@ -79,19 +80,15 @@ class ExactExtraction(PerUpdateAttack):
         self.layer = layer
         self.budget = budget
 
-    def check(self, model: nn.Module, known: Knowledge) -> None:
-        if choose_bias_free(model, known.input, self.layer) is None:
-            choose_layer(model, known.input, self.layer)
-
-    def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
-        if (whole := _through_batch_norm(exchange, known, self.layer)) is not None:
+    def read(self, exchange: Exchange, known: Knowledge, layer: str | None) -> Reconstruction:
+        if (whole := _through_batch_norm(exchange, known, layer)) is not None:
             return whole
-        bias_free = choose_bias_free(exchange.broadcast.model, known.input, self.layer)
+        bias_free = choose_bias_free(exchange.broadcast.model, known.input, layer)
         if bias_free is not None:
             return with_labels(_without_bias(exchange, known, bias_free), exchange, known)
-        layers = layers_to_read(exchange.broadcast.model, known.input, self.layer)
+        layers = layers_to_read(exchange.broadcast.model, known.input, layer)
         return read_each(
-            layers, lambda layer: peel(exchange, known, layer, budget=self.budget), exchange, known.input
+            layers, lambda one: peel(exchange, known, one, budget=self.budget), exchange, known.input
         )
 
 

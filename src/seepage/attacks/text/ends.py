@@ -26,26 +26,33 @@ SHORTLIST = 64
 def last_tokens(model: nn.Module, ids: Tensor, gradients: Mapping[str, Tensor]) -> Tensor | None:
     """(n,) the token behind each of n texts (n, length) of a language model; None where it cannot be told.
 
-    The last block ends in `h + linear(a)`, then come the final norm and the head W. A target y at a token
-    sends back delta = J^T W^T (softmax - e_y) / tokens, J the norm's Jacobian there, and y is what fits.
+    A head with a weight of its own is sent softmax - e_y by a token's target y. Else the last block ends in
+    `h + linear(a)`, then come the final norm and the head W. A target y at a token sends back
+    delta = J^T W^T (softmax - e_y) / tokens, J the norm's Jacobian there, and y is what fits.
     """
     prefix, blocks = blocks_of(model)
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if head is None:
         return None
     seen = _Seen(model, ids, f"{prefix}.{len(blocks) - 1}", blocks[-1], head)
-    if seen.norm is None or seen.weight not in gradients:
+    own = seen.head in gradients and seen.uses == 1
+    name, read, linear = (seen.head, seen.read, head) if own else (seen.weight, seen.activations, seen.linear)
+    if name not in gradients or (seen.norm is None and not own):
         return None
     there = ids != PADDING
     tokens, ends = int(there.sum()), there.sum(dim=1) - 1
     rows = torch.arange(len(ids), device=ids.device)
     # (texts, features); OPT has put all tokens into one row
-    activations = seen.activations.reshape(*ids.shape, -1)[rows, ends].double()
+    activations = read.reshape(*ids.shape, -1)[rows, ends].double()
     if len(activations) > activations.shape[1]:
         return None
-    gradient = (gradients[seen.weight].detach() - _of_known_targets(model, ids, seen.weight)).double()
-    gradient = gradient.T if isinstance(seen.linear, nn.Linear) else gradient  # (features, width)
-    sent = torch.linalg.lstsq(activations.T, gradient).solution  # (texts, width)
+    gradient = (gradients[name].detach() - _of_known_targets(model, ids, name)).double()
+    gradient = gradient.T if isinstance(linear, nn.Linear) else gradient  # (features, width)
+    if len(gradient) != activations.shape[1] or (not own and gradient.shape[1] != seen.hidden.shape[-1]):
+        return None  # of a mixture of experts, say: no layer that makes the block's output by itself
+    sent: Tensor = torch.linalg.lstsq(activations.T, gradient).solution  # (texts, width)
+    if own:  # softmax - e_y is negative at y alone
+        return sent.argmin(dim=1)
     return torch.stack(
         [
             _target(seen, head.weight.detach(), row, end, tokens * sent[row])
@@ -125,7 +132,9 @@ class _Seen:
             self.logits: Tensor = model(ids)
         self.linear, self.activations = calls[-1]
         self.weight = names.get(id(self.linear.weight), "")
-        self.hidden = outputs["block"]
+        self.hidden, self.read = outputs["block"], outputs["head"]
+        self.head = names[id(head.weight)]
+        self.uses = sum(p is head.weight for m in model.modules() for p in m._parameters.values())
         self.norm: Any = next(
             (m for m, given, made in small if _same(given, self.hidden) and _same(made, outputs.get("head"))),
             None,

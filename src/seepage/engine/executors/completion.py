@@ -96,9 +96,13 @@ def _in_this_process(
     for job in jobs:
         if time.monotonic() >= until:
             return
-        with one_thread():
-            result = work.run(context, job)
-        yield job, result
+        yield job, _done(work, context, job)
+
+
+def _done(work: Work[Context, Job, Result], context: Context, job: Job) -> Result:
+    """A function of its own, so that nobody here holds a result while the next job runs."""
+    with one_thread():
+        return work.run(context, job)
 
 
 class _Sending(Generic[Job]):
@@ -168,6 +172,7 @@ class _Sending(Generic[Job]):
                 self.waiting.appendleft(number)
             else:
                 yield self.jobs[number], outcome.value
+            del outcome  # not held until the next one is there
 
     def _died(self, number: int, error: BaseException) -> Died | None:
         """The job goes back into the queue, or it is given up; what is no death is raised."""
