@@ -163,7 +163,8 @@ def read_table(path: Path, *, delimiter: str = ",") -> tuple[list[str], list[Row
     if not lines:
         raise DataError(f"{path.name} is empty; give a header line and at least one row.")
     header, rows = lines[0][1], lines[1:]
-    if all(is_number(cell) for cell in header):
+    # Columns may be called 2019 or 0, 1, 2; a broken or negative number is a value.
+    if all(is_number(cell) for cell in header) or any(is_number(c) and not c.isdecimal() for c in header):
         raise DataError(f"{path.name} begins with numbers; put the column names on its first line.")
     other = next((mark for mark in ";\t|" if mark in header[0] and delimiter not in header[0]), None)
     if len(header) == 1 and other is not None:
