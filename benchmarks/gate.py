@@ -7,9 +7,9 @@ looks at it without the server's secret, and then the server reads with it. Prin
 recovers, the share of them that the gate had named (full and quick), CPU seconds, and false blocks: updates
 that the gate stops although the server recovers nothing.
 
-With --quiet so many batches of each of eight honest settings that hide a batch are gated in place of that
-(noise, narrow layers, global pooling), and false blocks are counted over those of which a server that takes
-longer than the gate recovers nothing.
+With --quiet so many batches of each honest setting that may hide a batch are gated in place of that (noise,
+narrow layers, pooling, LeNet-5, a residual network, an LSTM), and false blocks are counted over those of
+which a server that takes longer than the gate recovers nothing, neither inputs nor features of a layer.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from seepage.gating.attacked import PICTURE
 from seepage.guardian import guard
 from seepage.models.choice import unreadable
 from seepage.models.layers import trace_linear_layers
+from seepage.models.loading import build_model
 from seepage.protocol import Played, client
 from seepage.record.intervals import clopper_pearson
 
@@ -137,7 +138,49 @@ def _narrow(spec: InputSpec) -> nn.Module:
     )  # fmt: skip
 
 
+def _lenet5(spec: InputSpec) -> nn.Module:
+    channels, side, _ = spec.shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * ((side // 2 - 4) // 2) ** 2, 120), nn.ReLU(),
+        nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, spec.num_classes),
+    )  # fmt: skip
+
+
+def _pooled_mlp(spec: InputSpec) -> nn.Module:
+    return nn.Sequential(
+        nn.AvgPool2d(4), nn.Flatten(), nn.Linear(spec.shape[0] * (spec.shape[1] // 4) ** 2, 40), nn.ReLU(),
+        nn.Linear(40, spec.num_classes),
+    )  # fmt: skip
+
+
+class _Lstm(nn.Module):
+    """Reads a picture line by line."""
+
+    def __init__(self, spec: InputSpec) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(spec.shape[0] * spec.shape[2], 32, batch_first=True)
+        self.head = nn.Linear(32, spec.num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states, _ = self.rnn(x.transpose(1, 2).flatten(2))
+        logits: torch.Tensor = self.head(states[:, -1])
+        return logits
+
+
+def _resnet(spec: InputSpec) -> nn.Module:
+    return build_model("resnet20", spec, width=8)
+
+
+HONEST = tuple(
+    (Case(data, name, build), 0.0)
+    for name, build in (
+        ("lstm", _Lstm), ("pooled mlp", _pooled_mlp), ("lenet-5", _lenet5), ("resnet", _resnet),
+    )
+    for data in ("mnist", "cifar10")
+)  # fmt: skip
 QUIET = (
+    *HONEST,
     *((Case(data, "mlp, noise", _mlp), 0.01) for data in ("mnist", "cifar10", "breast_cancer")),
     *((Case(data, "narrow mlp", _narrow), 0.0) for data in ("mnist", "cifar10", "breast_cancer")),
     *((Case(data, "pooled cnn", _pooled), 0.0) for data in ("mnist", "cifar10")),
@@ -145,12 +188,12 @@ QUIET = (
 """Honest models and what clients add to their updates, B = 64."""
 
 
-def quiet(seeds: range, only: str) -> None:
+def quiet(seeds: range, only: str, size: int) -> None:
     """Prints a line for each batch, then false blocks."""
     silent, false, quick_false = 0, 0, 0
     for case, noise in (one for one in QUIET if only in f"{one[0].data}, {one[0].model}"):
         for seed in seeds:
-            spec, batch, public, model = drawn(case, SIZES[-1], seed)
+            spec, batch, public, model = drawn(case, size, seed)
             known = Knowledge(input=spec, local=LocalTraining(), auxiliary=public, seed=seed)
             update = client(LocalTraining())(Broadcast(model), batch)
             generator = torch.Generator().manual_seed(seed)
@@ -238,10 +281,11 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=61000)
     parser.add_argument("--quiet", type=int, default=0, help="batches of each setting that hides a batch")
     parser.add_argument("--only", default="", help="with --quiet: settings with this word")
+    parser.add_argument("--size", type=int, default=SIZES[-1], help="with --quiet: examples in a batch")
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if given.quiet:
-        quiet(range(given.first, given.first + given.quiet), given.only)
+        quiet(range(given.first, given.first + given.quiet), given.only, given.size)
         return
     rows = []
     for row in cases(range(given.first, given.first + given.seeds)):

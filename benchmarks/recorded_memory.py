@@ -1,6 +1,6 @@
-"""Ten thousand recorded exchanges in flat memory: peak memory of an audit of 10,000 beside one of 100.
+"""Ten thousand recorded exchanges in flat memory: peak memory of audits of 100, 3,000 and 10,000.
 
-    python benchmarks/recorded_memory.py [how many]
+    python benchmarks/recorded_memory.py [how many ...]
 
 Every exchange has a model and an update of its own (15 kB each). One passive attack, no truth, everything in
 one process. Each size runs in a fresh process, so that its peak is its own; what is on disk is what a program
@@ -22,8 +22,7 @@ from torch import nn
 import seepage
 from seepage.record.exchanges import Recorder
 
-MANY = 10_000
-FEW = 100
+SIZES = (100, 3_000, 10_000)
 
 
 def network() -> nn.Module:
@@ -56,19 +55,18 @@ def audit(folder: Path, out: Path, count: int) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) == 4:
-        audit(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    if sys.argv[1:2] == ["--one"]:
+        audit(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
         return
-    many = int(sys.argv[1]) if len(sys.argv) > 1 else MANY
+    sizes = [int(size) for size in sys.argv[1:]] or SIZES
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "recorded"
-        record(folder, many)
+        record(folder, max(sizes))
         size = sum(file.stat().st_size for file in folder.iterdir()) / 2**20
         print(f"{size:.0f} MB on disk")
-        for count in (FEW, many):
-            subprocess.run(
-                [sys.executable, __file__, str(folder), f"{place}/{count}", str(count)], check=True
-            )
+        for count in sizes:
+            given = ["--one", str(folder), f"{place}/{count}", str(count)]
+            subprocess.run([sys.executable, __file__, *given], check=True)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,10 @@ _RIGHTLY_ACCUSED = ("per_residue_label_membrane",)
 """Honest heads that isolate the examples of a class all the same, here by a bias of -100: a threshold above
 them would let class fishing by biases pass."""
 _LOOKED_AT = frozenset(
-    {"maxim", "chgnet", "age_gender", "proteinmpnn", "geoclip", "medaka", "neuralfoil", "igfold", "russtress"}
+    {
+        *("maxim", "chgnet", "age_gender", "proteinmpnn", "geoclip", "medaka", "neuralfoil", "igfold"),
+        *("russtress", "tiara", "openff_nagl_models"),
+    }
 )
 """Families of the held-out side whose false alarms were looked at and mended: they are calibration now."""
 _TORCH_SUFFIXES = {*TORCH_SUFFIXES, ".safetensors", ".tar", ".sav", ".pkl", ".cpkt"}

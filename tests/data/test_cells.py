@@ -26,6 +26,7 @@ def test_thousands_that_are_marked_off_are_numbers(tmp_path: Path) -> None:
 
 def test_days_are_counted_from_1970(tmp_path: Path) -> None:
     assert written(tmp_path, ["1970-01-02", "2024-02-29", "1969-12-31"]) == [1.0, 19782.0, -1.0]
+    assert written(tmp_path, ["02.01.1970", "29.2.2024"]) == [1.0, 19782.0]
 
 
 def test_days_are_whole_numbers_to_the_audit(tmp_path: Path) -> None:
@@ -43,6 +44,7 @@ def test_days_are_whole_numbers_to_the_audit(tmp_path: Path) -> None:
         (["29/02/2024", "01/03/2024"], "holds dates ('29/02/2024'); write them as 2024-12-31"),
         (["2024-02-29 10:00", "2024-02-29 11:00"], "holds dates"),
         (["2024-02-30", "2024-02-01"], "holds dates"),
+        (["30.02.2024", "01.02.2024"], "holds dates"),
     ],
 )
 def test_what_can_be_read_in_two_ways_is_refused(tmp_path: Path, cells: list[str], sentence: str) -> None:

@@ -105,3 +105,13 @@ def test_every_entry_of_the_catalogue_says_what_it_is_and_needs() -> None:
         assert entry.description
         assert entry.facts["needs"]
         assert entry.facts["modality"] in set(Modality)
+
+
+def test_pictures_that_were_turned_from_hwc_are_fed_as_a_loader_would_stack_them() -> None:
+    """A convolution keeps the order in memory, and `x.view(len(x), -1)` behind it then fails."""
+    turned = torch.rand(3, 8, 8, 3).permute(0, 3, 1, 2)
+    spec = InputSpec(modality=Modality.IMAGE, shape=(3, 8, 8), num_classes=2)
+    batch = Dataset("turned", turned, torch.tensor([0, 1, 0]), spec, "by hand").batch(torch.arange(3))
+    features = torch.nn.Conv2d(3, 4, 3)(batch.inputs)
+    assert features.view(3, -1).shape == (3, 144)
+    assert torch.equal(batch.inputs, turned)

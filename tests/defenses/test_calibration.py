@@ -25,6 +25,11 @@ def test_without_sampling_the_closed_form_is_inverted(target, steps) -> None:
     assert epsilon(sigma=sigma, delta=1e-5, steps=steps) <= target
 
 
+def test_an_epsilon_that_asks_for_no_noise_is_one_sentence() -> None:
+    with pytest.raises(ValueError, match="asks for no noise"):
+        noise_multiplier(epsilon=1e6, delta=1e-5)
+
+
 @needs_pld
 def test_with_sampling_the_accountant_stays_just_below() -> None:
     sigma = noise_multiplier(epsilon=3.0, delta=1e-5, steps=100, sampling_rate=0.04)

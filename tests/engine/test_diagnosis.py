@@ -47,7 +47,8 @@ ONE_STEP = {"local": {"lr": 0.1, "steps": 1}}
 
 
 def test_a_plain_gradient_and_a_plain_delta_have_nothing_against_them() -> None:
-    assert said(played(network())) == ""
+    on_trust = "That the update is a gradient was taken on trust: nothing in it contradicts that, but a"
+    assert said(played(network())).startswith(on_trust)
     assert said(played(network(), algorithm="fedavg", lr=0.1), "delta", **ONE_STEP) == ""
     assert said(played(network(), algorithm="fedavg", lr=0.1), "weights", **ONE_STEP) == ""
 
@@ -58,6 +59,31 @@ def test_a_delta_that_is_called_a_gradient(labels: tuple[int, ...]) -> None:
     wrong = with_tensors(delta, lambda _, t: t, UpdateKind.GRADIENT)
     assert "looks like a delta" in said(wrong, examples=len(labels))
     assert "looks like a delta" not in said(played(network(), labels=labels), examples=len(labels))
+
+
+@pytest.mark.parametrize(
+    "change",
+    {
+        "scaled": lambda t: 0.37 * t,
+        "noised": lambda t: t + 1e-4 * torch.randn_like(t),
+        "averaged": lambda t: (t + 0.9 * t + 0.8 * t) / 3,
+        "16 bits": lambda t: t.half().float(),
+    }.items(),
+    ids=lambda one: one[0],
+)
+def test_a_kind_that_cannot_be_told_is_said_to_be_taken_on_trust(change: tuple[str, Any]) -> None:
+    delta = played(network(), labels=tuple(range(10)), algorithm="fedavg", lr=0.1)
+    altered = with_tensors(delta, lambda _, t: change[1](t))
+    wrong = with_tensors(altered, lambda _, t: t, UpdateKind.GRADIENT)
+    assert "a gradient was taken on trust" in said(wrong, examples=10)
+    assert "a delta was taken on trust" in said(altered, "delta", **ONE_STEP)
+
+
+def test_a_kind_that_is_told_is_not_taken_on_trust() -> None:
+    delta = played(network(), algorithm="fedavg", lr=0.1)
+    wrong = with_tensors(delta, lambda _, t: t, UpdateKind.GRADIENT)
+    assert "looks like a delta" in said(wrong) and "on trust" not in said(wrong)
+    assert "a delta was taken on trust" in said(played(network()), "delta", **ONE_STEP)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -102,6 +128,9 @@ def test_several_local_steps_and_unknown_ones() -> None:
     assert "several local steps" in said(delta, "delta", local={"lr": 0.1, "steps": 3})
     known = {"examples": 3, "local": {"lr": 0.1, "epochs": 1, "batch_size": 1}}
     assert "several local steps" in said(delta, "delta", **known)
+    accumulated = {"examples": 3, "local": {"lr": 0.1, "epochs": 1, "batch_size": 1, "accumulation": 3}}
+    assert "several local steps" not in said(delta, "delta", **accumulated)
+    assert "order that the server" in said(delta, "delta", local={"lr": 0.1, "steps": 3, "shuffle": True})
     assert "not recorded" in said(delta, "delta")
     assert "train with adam" in said(delta, "delta", local={"optimizer": "adam"})
 

@@ -50,3 +50,20 @@ def test_attacks_run_or_say_why_and_claim_nothing_false(tmp_path: Path, client: 
         read = cells["exact_extraction"]
         assert sum(one.scores["exact"] for one in read.examples) == 4
         assert read.label_counts == read.true_label_counts
+
+
+def test_clients_that_stop_early_are_scored_for_what_they_trained_on(tmp_path: Path) -> None:
+    """Two steps of two of eight examples: four of them are in no update, and can be read from none."""
+    found = seepage.audit(
+        model="mlp", data="digits", attacks=ATTACKS, seeds=[0], out=tmp_path, engine="here",
+        protocol={"algorithm": "fedavg", "batch_size": 8, "local_batch_size": 2, "local_steps": 2, "lr": 0.1},
+        on_plan=lambda header: None, advice=False,
+    )  # fmt: skip
+    assert any("4 of the 8 examples" in said for said in found.header.doubts)
+    for cell in found.cells:
+        assert len(cell.examples) == 4 and sum(cell.true_label_counts or ()) == 4
+        if cell.attack.name != "prior_only":
+            assert cell.label_counts == cell.true_label_counts
+        if cell.attack.name == "exact_extraction":
+            assert cell.claims == cell.claims_right == 4
+            assert [one.scores["exact"] for one in cell.examples] == [1.0] * 4

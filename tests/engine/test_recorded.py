@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -83,6 +84,74 @@ def test_recorded_and_simulated_runs_of_the_same_exchange_have_identical_scores(
     assert {c.claims for c in found.cells if c.attack.name == "exact_extraction"} != {0}
 
 
+@pytest.mark.parametrize("given", ["as it was", "another's", "not normalised"])
+def test_a_truth_that_does_not_lead_to_the_update_is_doubted(tmp_path: Path, given: str) -> None:
+    """Otherwise a wrong partition reads as a client that gives nothing away."""
+    record(tmp_path / "recorded", kind="delta", algorithm="fedavg", batch_size=4)
+    (described,) = (tmp_path / "recorded").glob("*.json")
+    said = json.loads(described.read_text())
+    if given == "another's":
+        said["rows"] = [row + 1 for row in said["rows"]]
+        described.write_text(json.dumps(said))
+    truth: dict[str, Any] = {"data": "digits"}
+    if given == "not normalised":
+        digits = load_digits()
+        pictures = torch.tensor(digits.images / 16, dtype=torch.float32).unsqueeze(1)
+        units = {"num_classes": 10, "value_range": (0.0, 1.0), "mean": (0.5,), "std": (0.5,)}
+        truth = {"data": (pictures, torch.tensor(digits.target)), "data_options": units}
+    found = seepage.audit(
+        model=build,
+        recorded=tmp_path / "recorded",
+        out=tmp_path / "out",
+        attacks=ATTACKS[2:],
+        **truth,
+        **QUIET,
+    )
+    doubted = "sends another update" in found.to_html().read_text()
+    assert doubted is (given != "as it was")
+
+
+EARLY = {"batch_size": 8, "local_batch_size": 2, "local_steps": 2, "lr": 0.05}
+"""Two steps of two of eight examples."""
+
+
+def recorded_early(folder: Path, **local: Any) -> None:
+    record(folder, kind="delta", algorithm="fedavg", **EARLY)
+    (described,) = folder.glob("*.json")
+    said = json.loads(described.read_text())
+    said["local"] = {"lr": 0.05, "steps": 2, "batch_size": 2, **local}
+    described.write_text(json.dumps(said))
+
+
+def test_a_recorded_client_that_stopped_early_is_scored_as_the_simulated_one(tmp_path: Path) -> None:
+    recorded_early(tmp_path / "recorded", shuffle=False)
+    shared = {"model": build, "data": "digits", "attacks": ATTACKS, **QUIET}
+    played = seepage.audit(
+        seeds=[0], protocol={"algorithm": "fedavg", **EARLY}, out=tmp_path / "played", **shared
+    )
+    found = seepage.audit(recorded=tmp_path / "recorded", out=tmp_path / "found", **shared)
+    assert scores(found) == scores(played) and len(scores(found)) == 4 * 4
+    assert found.scores("exact_extraction")["label_accuracy"] == 1.0
+
+
+def test_labels_are_not_scored_where_nobody_knows_which_examples_were_trained_on(tmp_path: Path) -> None:
+    recorded_early(tmp_path / "recorded")
+    found = seepage.audit(
+        model=build,
+        data="digits",
+        recorded=tmp_path / "recorded",
+        attacks=ATTACKS,
+        out=tmp_path / "out",
+        **QUIET,
+    )
+    for cell in found.cells:
+        assert len(cell.examples) == 8 and "label_accuracy" not in cell.batch_scores
+        assert any("which of it is not recorded" in note for note in cell.notes)
+    (read,) = (cell for cell in found.cells if cell.attack.name == "exact_extraction")
+    assert sum(one.scores["exact"] for one in read.examples) == read.claims == read.claims_right == 4
+    assert "which of it is not recorded" in found.to_html().read_text()
+
+
 def test_weights_that_were_sent_are_read_as_their_change(tmp_path: Path) -> None:
     record(tmp_path / "recorded", kind="weights", batch_size=2, algorithm="fedavg", lr=0.5)
     found = seepage.audit(
@@ -154,7 +223,7 @@ def test_no_claim_is_never_called_safe(tmp_path: Path) -> None:
     with Console(width=100, record=True, file=io.StringIO()) as console:
         print_summary(found, console)
     shown = " ".join(console.export_text().split())
-    assert "What keeps attacks from it: The update is all zeros" in shown and "Baseline" not in shown
+    assert "What may keep attacks from it: The update is all zeros" in shown and "Baseline" not in shown
 
 
 def test_the_truth_may_be_a_function_of_the_client(tmp_path: Path) -> None:

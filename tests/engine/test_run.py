@@ -27,7 +27,7 @@ from seepage.engine.run import run_audit
 from seepage.engine.shared import Shared
 from seepage.engine.spec import parse_spec
 from seepage.engine.work import Result
-from seepage.record import AuditLog, RunLog, summarise
+from seepage.record import AuditLog, RunFolder, RunHeader, RunLog, summarise
 
 SMALL = {
     "model": {"name": "mlp", "hidden": [64, 32]},
@@ -199,10 +199,10 @@ def test_an_attack_that_cannot_work_is_recorded_and_the_rest_goes_on(tmp_path: P
     class Convolutional(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv = nn.Conv2d(1, 10, 8)
+            self.conv = nn.Conv2d(1, 10, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.conv(x).flatten(1)
+            return self.conv(x).mean(dim=(2, 3))
 
     log = seepage.audit(
         model=Convolutional(), data="digits", batch_size=2, seeds=[0], out=tmp_path / "run", **PLAIN
@@ -291,7 +291,7 @@ def test_what_is_written_is_held_no_longer(tmp_path: Path, monkeypatch: pytest.M
     cells: list[weakref.ref[Result]] = []
     sources: list[weakref.ref[Shared]] = []
     alive: list[int] = []
-    plain, reading = engine_run.work, engine_run.RunLog.read
+    plain, reading = engine_run.work, engine_run.RunLog.of
 
     def counted(points: Points, job: Job, **settings: Any) -> Result:
         alive.append(sum(one() is not None for one in cells))
@@ -300,11 +300,11 @@ def test_what_is_written_is_held_no_longer(tmp_path: Path, monkeypatch: pytest.M
         sources.append(weakref.ref(points.shared.of(job.point, points[job.point], job.seed)))
         return result
 
-    def read(path: Path) -> RunLog:
+    def read(folder: RunFolder, header: RunHeader) -> RunLog:
         alive.append(sum(one() is not None for one in [*cells, *sources]))
-        return reading(path)
+        return reading(folder, header)
 
     monkeypatch.setattr(engine_run, "work", counted)
-    monkeypatch.setattr(engine_run.RunLog, "read", read)
+    monkeypatch.setattr(engine_run.RunLog, "of", read)
     log = run_audit(parse_spec(SMALL), out=tmp_path / "run", engine="here")
     assert alive == [0] * (len(log.cells) + 1) and len(log.cells) == 4

@@ -193,3 +193,16 @@ def test_a_large_batch_is_told_in_a_few_lines() -> None:
     lines = GateReport(examples=32, exposures=each, threshold=0.0, measured=True).text().splitlines()
     assert [line[:4] for line in lines].count("- ex") == 8
     assert "- and 24 more (--json has all of them)." in lines
+
+
+def test_whom_dropout_masks_in_part_does_not_pass() -> None:
+    """Rows show pictures with holes, which no 25 dB are reached by, and which anybody recognises."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(36, 60), nn.ReLU(), nn.Linear(60, 4))
+    batch = private(4)
+    value = nn.functional.cross_entropy(model.train()(batch.inputs), batch.labels)
+    sent = torch.autograd.grad(value, list(model.parameters()))
+    update = dict(zip(dict(model.named_parameters()), sent, strict=True))
+    report = gate(model.eval(), update, batch, advice=False, budget=0.2)
+    assert report.answer == "block"
+    assert {one.by for one in report.exposures} >= {"peeling"}

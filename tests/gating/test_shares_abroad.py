@@ -188,3 +188,27 @@ def test_an_update_that_breaks_an_attack_does_not_pass(monkeypatch: pytest.Monke
     monkeypatch.setattr("seepage.attacks.reading.exact_extraction.ExactExtraction.run", breaks)
     report = gate(model, None, batch, spec=SPEC, advice=False)
     assert report.answer == "not measured" and "it broke off (" in report.text()
+
+
+def test_a_layer_that_is_applied_twice_adds_up_over_both() -> None:
+    """A row that one example has in one pass and another one in the second is nobody's."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.read, self.head = nn.Linear(2, 2, bias=False), nn.Linear(2, 2)
+            with torch.no_grad():
+                self.read.weight.copy_(torch.eye(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second = self.read(x[:, :2]).relu(), self.read(x[:, 2:]).relu()
+            told: torch.Tensor = self.head(first + second)
+            return told
+
+    torch.manual_seed(0)
+    # row 0: of the first example in the first half, of the second example in the second; row 1: the second's
+    batch = Batch(torch.tensor([[1.0, -1.0, -1.0, -1.0], [-1.0, 1.0, 1.0, -1.0]]), torch.tensor([0, 1]))
+    shares = layer_shares(Twice(), batch, "cross_entropy")
+    assert [one.name for one in shares] == ["read", "head"]
+    assert shares[0].places
+    assert shares[0].alone().tolist() == [0, 2]

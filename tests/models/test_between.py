@@ -42,6 +42,16 @@ def test_modules_are_found_with_their_slopes(activation: nn.Module) -> None:
     assert torch.allclose(slopes, (activation(at + step) - activation(at - step)) / (2 * step), atol=1e-6)
 
 
+def test_nothing_is_run_for_no_example() -> None:
+    class Headed(Functional):
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = super().forward(x.view(len(x), 2, -1).flatten(1))  # fails on an empty batch
+            return out
+
+    found = between(Headed())
+    assert found is not None and found.apply(torch.zeros(0, 6, dtype=torch.float64)).shape == (0, 6)
+
+
 def test_functional_activations_are_found_by_behaviour() -> None:
     found = between(Functional())
     assert found is not None

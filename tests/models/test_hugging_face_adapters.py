@@ -20,6 +20,7 @@ from seepage.protocol import local_update
 peft = pytest.importorskip("peft", reason="the extra transformers is not installed")
 
 TARGETS = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "bert": ["query", "value"]}
+_THREE = {"gpt2": {"n_layer": 3}, "llama": {"num_hidden_layers": 3}}
 TASKS = {"CausalLM": "CAUSAL_LM", "SequenceClassification": "SEQ_CLS"}
 CASES = [
     *[("gpt2", task, way) for task in TASKS for way in ("lora", "ia3", "prompt", "prefix", "p_tuning")],
@@ -80,6 +81,43 @@ def test_an_adapter_of_queries_does_not_hide_first_tokens_from_one_of_values() -
     exchange, known = exchange_of(model, ids, language_model=False)
     found = exact_text().run([exchange], known)
     assert as_set(found.values) == as_set(ids)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_dora_asks_its_adapters_for_their_weights_before_they_read_the_text(family: str) -> None:
+    config = peft.LoraConfig(r=16, target_modules=TARGETS[family], use_dora=True, task_type="SEQ_CLS")
+    model = peft.get_peft_model(built(family, "SequenceClassification", **_THREE[family]), config)
+    ids = texts(2)
+    exchange, known = exchange_of(model, ids, language_model=False)
+    assert as_set(exact_text().run([exchange], known).values) == as_set(ids)
+
+
+@pytest.mark.parametrize(("family", "embedding"), [("gpt2", "wte"), ("bert", "word_embeddings")])
+def test_an_adapter_of_the_embedding_shows_the_words(family: str, embedding: str) -> None:
+    config = peft.LoraConfig(r=8, target_modules=[embedding], task_type="SEQ_CLS")
+    model = peft.get_peft_model(built(family, "SequenceClassification"), config)
+    ids = texts(2)
+    exchange, known = exchange_of(model, ids, language_model=False)
+    words = embedding_rows().run([exchange], known).words
+    assert words is not None and set(words.nonzero().squeeze(1).tolist()) == set(ids[ids >= 0].tolist())
+
+
+@pytest.mark.parametrize("way", ["AdaLoraConfig", "LoHaConfig", "LoKrConfig", "VeraConfig"])
+def test_adapters_that_are_not_lora_s_are_not_said_to_be_frozen_only(way: str) -> None:
+    more = {"total_step": 100} if way == "AdaLoraConfig" else {}
+    config = getattr(peft, way)(target_modules=["q_proj"], r=8, task_type="SEQ_CLS", **more)
+    model = peft.get_peft_model(built("llama", "SequenceClassification"), config)
+    exchange, known = exchange_of(model, texts(2), language_model=False)
+    with pytest.raises(NotApplicable, match="of adapters, not LoRA's"):
+        exact_text().run([exchange], known)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_language_model_s_last_tokens_are_read_from_adapters_of_attention_alone(family: str) -> None:
+    ids = texts(2, seed=3)
+    exchange, known = exchange_of(adapted(family, "CausalLM", "lora"), ids, language_model=True)
+    found = exact_text().run([exchange], known)
+    assert found.complete and as_set(found.values[found.claimed]) == as_set(ids)
 
 
 def test_adapters_of_an_encoder_are_refused_by_name() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.families import LENGTH, VOCABULARY, spec, texts, transformers
+from tests.attacks.text.setting import as_set, exchange_of
+from tests.models.families import LENGTH, VOCABULARY, built, spec, texts, transformers
 
 from seepage.attacks import ATTACKS
-from seepage.core.errors import ModelError, SeepageError
+from seepage.core.errors import ModelError, NotApplicable, SeepageError
 from seepage.core.types import Batch, Broadcast, Exchange, Knowledge, LocalTraining
 from seepage.models.loading import build_model
 from seepage.protocol import local_update
@@ -54,6 +55,30 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "gpt_bigcode": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+    "rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32, "intermediate_size": 64},
+    "mixtral": {**_GROUPED, "num_local_experts": 4},
+    "qwen2_moe": {
+        **_GROUPED,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16,
+    },
+    "gemma3_text": _GROUPED,
+    "xlnet": {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64},
+    "xlm": {"emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 24},
+    "ctrl": {"n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 64, "n_positions": 24},
+    "mobilebert": {
+        **_PLAIN,
+        "embedding_size": 16,
+        "intra_bottleneck_size": 16,
+        "true_hidden_size": 16,
+    },
+    "funnel": {"d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 64, "block_sizes": [1, 1]},
+    "longformer": {**_PLAIN, "attention_window": 8, "max_position_embeddings": 40},
+    "big_bird": {**_PLAIN, "attention_type": "original_full"},
+    "squeezebert": {**_PLAIN, "embedding_size": 32},
+    "fnet": {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64},
 }
 READERS = ("embedding_rows", "exact_text", "decepticons")
 
@@ -74,11 +99,11 @@ def _model(family: str) -> tuple[Any, str]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_reader_reads_or_says_why_in_one_sentence(family: str) -> None:
-    built, loss = _model(family)
+    made, loss = _model(family)
     described = spec(num_classes=1 if loss == "next_token" else 3)
     ids = texts(2)
     try:
-        model = build_model(built, described)
+        model = build_model(made, described)
     except SeepageError as reason:
         assert _is_a_sentence(reason)
         return
@@ -107,6 +132,26 @@ def test_every_reader_reads_or_says_why_in_one_sentence(family: str) -> None:
             assert found.words is not None
             assert set(ids[ids >= 0].tolist()) <= set(found.words.nonzero().squeeze(1).tolist())
     assert "embedding_rows" not in said, said["embedding_rows"]
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe"])
+def test_a_mixture_of_experts_is_read_to_the_last_token(family: str) -> None:
+    """Its last block ends in no linear layer, so that last tokens are read from the head's own gradient."""
+    config = transformers.AutoConfig.for_model(
+        family, vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2, pad_token_id=0, **FAMILIES[family]
+    )
+    torch.manual_seed(0)
+    model, ids = transformers.AutoModelForCausalLM.from_config(config), texts(2)
+    exchange, known = exchange_of(model, ids, language_model=True)
+    found = ATTACKS["exact_text"]().run([exchange], known)
+    assert found.complete and as_set(found.values[found.claimed]) == as_set(ids)
+
+
+def test_an_encoder_that_attends_to_all_tokens_alike_is_not_said_to_be_an_empty_batch() -> None:
+    model = built("electra", "SequenceClassification")
+    exchange, known = exchange_of(model, texts(2, seed=5), language_model=False)
+    with pytest.raises(NotApplicable, match="attends to all tokens alike"):
+        ATTACKS["exact_text"]().run([exchange], known)
 
 
 def test_a_model_that_makes_one_text_of_another_is_refused_in_one_sentence() -> None:

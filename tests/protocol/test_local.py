@@ -121,6 +121,25 @@ def test_modes_come_back_after_an_error() -> None:
     assert not any(module.training for module in model.modules())
 
 
+def test_every_step_of_mixed_precision_computes_with_the_weights_of_that_step() -> None:
+    """As with a `with torch.autocast(...)` around each step: around all of them, narrow copies go stale."""
+    model, batch = (
+        nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)),
+        Batch(torch.rand(4, 6), torch.arange(4) % 3),
+    )
+    training = LocalTraining(algorithm="fedavg", steps=3, epochs=3, lr=0.5, mixed_precision=True)
+    update, trained = local_update(Broadcast(model), batch, training), copy.deepcopy(model)
+    optimiser = torch.optim.SGD(trained.parameters(), lr=0.5)
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(trained(batch.inputs), batch.labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    for (name, new), old in zip(trained.named_parameters(), model.parameters(), strict=True):
+        assert torch.equal(update.tensors[name], new.detach() - old.detach()), name
+
+
 def torch_training(model: nn.Module, batch: Batch, training: LocalTraining) -> nn.Module:
     """FedAvg's ClientUpdate written with nothing but torch."""
     trained = copy.deepcopy(model)

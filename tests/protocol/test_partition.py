@@ -106,3 +106,37 @@ def test_sentences() -> None:
     for alpha in (0.0, -1.0, float("nan")):
         with pytest.raises(DataError, match="dirichlet_alpha must be positive"):
             draw_clients(TEN, clients=1, examples_each=1, scheme="dirichlet", alpha=alpha)
+
+
+def wants_something_else(labels):
+    return labels
+
+
+def beyond_the_end(labels, *, clients, examples_each, seed):
+    return [torch.full((examples_each,), len(labels))] * clients
+
+
+def broken_numbers(labels, *, clients, examples_each, seed):
+    return [torch.full((examples_each,), 0.5)] * clients
+
+
+def plain_lists(labels, *, clients, examples_each, seed):
+    return [list(range(examples_each))] * clients
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (wants_something_else, "is called as function"),
+        (beyond_the_end, "from 0 to 999"),
+        (broken_numbers, "whole numbers"),
+    ],
+)
+def test_a_partition_of_ones_own_that_cannot_be_used_is_one_sentence(function, said) -> None:
+    with pytest.raises(DataError, match=said):
+        draw_clients(TEN, clients=2, examples_each=3, scheme=f"{__name__}:{function.__name__}")
+
+
+def test_a_partition_of_ones_own_may_return_lists() -> None:
+    held = draw_clients(TEN, clients=2, examples_each=3, scheme=f"{__name__}:plain_lists")
+    assert [mine.tolist() for mine in held] == [[0, 1, 2]] * 2

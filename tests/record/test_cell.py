@@ -27,7 +27,7 @@ def test_two_cells_read_from_disk_share_the_texts_that_they_have_in_common() -> 
 
 
 def test_an_example_takes_a_kilobyte() -> None:
-    """As a model, with a dict and a set of its own, it took two."""
+    """As a model, with a dict and a set of its own, it took two: 83 MB for 40,000 in each of two cells."""
     scores = dict.fromkeys(("exact", "mse", "psnr", "ssim"), 0.0)
     count = 2_000
     tracemalloc.start()

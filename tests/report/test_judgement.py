@@ -228,8 +228,8 @@ def test_what_was_not_shown_names_what_was_not_tried_and_why(new_log):
         "Failed: search (KeyError: 'weight').",
         "Fit this deployment but were not tried: tag and idlg.",
         "Not tried for want of time: deep_leakage.",
-        "Not tried, as they do not fit this model, data or protocol: april.",
-        "Not tried, as this threat model does not grant what they need: trap_weights.",
+        "Not tried: 1 attack made for other models, data or protocols and 1 attack ruled out by this threat "
+        "model.",
     )
 
     def log(value: float):

@@ -255,6 +255,14 @@ class LocalTraining:
         total = per_epoch * self.epochs
         return total if self.steps is None else min(self.steps, total)
 
+    def num_reached(self, num_examples: int) -> int:
+        """Of `num_examples`, those that are in a step at all: a client may stop within its first epoch.
+
+        >>> LocalTraining(algorithm="fedavg", batch_size=8, steps=2).num_reached(20)
+        16
+        """
+        return min(num_examples, self.num_steps(num_examples) * (self.batch_size or num_examples))
+
 
 class UpdateKind(StrEnum):
     """Which way an update points. Mistaking one for the other flips the sign of every label."""

@@ -13,7 +13,14 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}([,' \u00a0\u202f]\d{3})+(\.\d+)?")
 """1,234,567.89, with commas, apostrophes or narrow spaces: groups of three, so that 1,5 is none."""
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_GERMAN_DAY = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})")
+"""With points the day comes first everywhere; with slashes that depends on the country."""
 _OTHER_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ].*)?|\d{4}-\d{2}-\d{2}[T ].*")
+MISSING = frozenset({"", "na", "n/a", "nan", "null"})
+"""Cells without a value, in small letters: what pandas writes or reads as missing."""
+REMEDY = 'missing = "fill" or missing = "drop"'
+Row = tuple[int, list[str]]
+"""Line number in the file, cells."""
 _FIRST_DAY = datetime.date(1970, 1, 1).toordinal()
 
 
@@ -34,13 +41,15 @@ def number(cell: str) -> float:
     >>> number("-12,345.5")
     -12345.5
     """
+    if "_" in cell:  # Python's own mark, in nobody's data: 12_345 is a name
+        raise ValueError(f"'{cell}' is no number")
     return float(_without_marks(cell))
 
 
 def is_day(cell: str) -> bool:
     """
-    >>> is_day("2024-02-29"), is_day("2023-02-29"), is_day("29/02/2024")
-    (True, False, False)
+    >>> is_day("2024-02-29"), is_day("2023-02-29"), is_day("29.2.2024"), is_day("29/02/2024")
+    (True, False, True, False)
     """
     return _day(cell) is not None
 
@@ -67,8 +76,8 @@ def check_written(cells: Sequence[str], column: str, name: str) -> None:
             )
     if marked and all(_OTHER_DATE.fullmatch(cell) for cell in marked) and not all(map(is_day, marked)):
         raise DataError(
-            f"{name}, column '{column}' holds dates ('{marked[0]}'); write them as 2024-12-31, without a "
-            "time, or as numbers, or name the column in categorical=."
+            f"{name}, column '{column}' holds dates ('{marked[0]}'); write them as 2024-12-31 or 31.12.2024, "
+            "without a time, or name the column in leave_out."
         )
 
 
@@ -76,10 +85,11 @@ def finite_number(cell: str, column: str, line: int, name: str) -> float:
     """The number in a cell; an error names its place."""
     value = number(cell) if is_number(cell) else math.nan
     if not math.isfinite(value):
-        shown = f"'{cell}'" if cell else "an empty cell"
+        where = f"{name}, line {line}, column '{column}'"
+        if cell.lower() in MISSING:
+            raise DataError(f"{where}: {_lacking(cell)}")
         raise DataError(
-            f"{name}, line {line}, column '{column}': {shown} is not a finite number; "
-            "name a column of categories in categorical=, and fill in missing values."
+            f"{where}: '{cell}' is not a finite number; for categories give categorical=['{column}']."
         )
     return value
 
@@ -92,9 +102,10 @@ def day_number(cell: str, column: str, line: int, name: str) -> float:
     """
     day = _day(cell)
     if day is None:
-        raise DataError(
-            f"{name}, line {line}, column '{column}': '{cell}' is no day; write it as 2024-12-31."
-        )
+        said = f"'{cell}' is no day; write it as 2024-12-31."
+        if cell.lower() in MISSING:
+            said = _lacking(cell)
+        raise DataError(f"{name}, line {line}, column '{column}': {said}")
     return float(day.toordinal() - _FIRST_DAY)
 
 
@@ -109,9 +120,18 @@ def _without_marks(cell: str) -> str:
 
 
 def _day(cell: str) -> datetime.date | None:
-    if not _DAY.fullmatch(cell):
+    german = _GERMAN_DAY.fullmatch(cell)
+    if not german and not _DAY.fullmatch(cell):
         return None
     try:
+        if german:
+            day, month, year = map(int, german.groups())
+            return datetime.date(year, month, day)
         return datetime.date.fromisoformat(cell)
     except ValueError:
         return None
+
+
+def _lacking(cell: str) -> str:
+    shown = f"'{cell}'" if cell else "an empty cell"
+    return f"{shown} is a missing value; say what becomes of such rows: {REMEDY}."

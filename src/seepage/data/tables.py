@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,13 @@ from seepage.core.errors import DataError, SpecError
 from seepage.core.types import Modality
 from seepage.core.user_code import reason
 from seepage.data.arrays import from_arrays
-from seepage.data.cells import check_written, is_number, number, reader, whole
+from seepage.data.cells import Row, is_number, number
+from seepage.data.csv_columns import Missing, check_columns, encoded, without_gaps
 from seepage.data.dataset import Dataset
 from seepage.data.dict_columns import TEXTS, WORDS, columns_of, from_columns
 from seepage.data.tokenised import from_texts
 
 LABEL_COLUMNS = ("label", "target", "class", "y")
-MOST_CATEGORIES = 1000
-"""More would be as many columns of the table."""
-Row = tuple[int, list[str]]
-"""Line number in the file, cells."""
 
 
 def csv_file(
@@ -36,6 +33,8 @@ def csv_file(
     label: str | None = None,
     delimiter: str = ",",
     categorical: Sequence[str] = (),
+    leave_out: Sequence[str] = (),
+    missing: Missing = "refuse",
     text: str | None = None,
     tokenizer: Any = None,
     length: int = 64,
@@ -45,9 +44,11 @@ def csv_file(
     With `text` or modality "text" it is a list of texts, in that column; the label may then be missing, and
     other columns are left out. tokenizer, length: see `tokenised.from_texts`.
 
-    Numbers may have their thousands marked off (1,234), days are written 2024-12-31. A column without any
-    number holds categories, and so do those that `categorical` names: each becomes one column for every
-    category, in one-hot code. Columns are raw, so a model is fed them standardised.
+    Numbers may have their thousands marked off (1,234), days are written 2024-12-31 or 31.12.2024. A column
+    without any number holds categories, and so do those that `categorical` names: each becomes one column for
+    every category, in one-hot code. Columns are raw, so a model is fed them standardised.
+
+    leave_out: columns that the model does not see, such as identifiers. missing: of `without_gaps`.
     """
     if modality is Modality.IMAGE:
         raise SpecError(f"{path.name} is a table; leave out modality='{modality}', or give pictures as .npz.")
@@ -57,18 +58,17 @@ def csv_file(
         return text_rows(listed, path, text=text, label=label, tokenizer=tokenizer, length=length)
     column = _label_column(header, label, path.name)
     features = [i for i in range(len(header)) if i != column]
+    named = [header[i] for i in features]
+    for option, given in (("categorical", categorical), ("leave_out", leave_out)):
+        check_columns(option, given, named, path.name)
+    features = [i for i in features if header[i] not in leave_out]
     if not features:
         raise DataError(f"{path.name} has no column besides the label; add at least one feature column.")
-    _check_categorical(categorical, [header[i] for i in features], path.name)
+    rows = without_gaps(rows, features, column, missing=missing, name=path.name)
     told = label is not None or header[column].lower() in LABEL_COLUMNS  # else the last one was taken for it
     read = _targets if told else class_indices
     labels, names = read([cells[column] for _, cells in rows], column=header[column])
-    for i in features:
-        if header[i] not in categorical:
-            check_written([cells[i] for _, cells in rows], header[i], path.name)
-    texts = [header[i] for i in features if reader([cells[i] for _, cells in rows]) is None]
-    _check_texts(texts, categorical, header, rows, path.name)
-    columns, groups = _encoded(header, rows, features, {*texts, *categorical}, path.name)
+    columns, groups = encoded(header, rows, features, categorical, path.name)
     dataset = from_arrays(
         np.asarray([column for _, column in columns], dtype=np.float64).T,
         labels,
@@ -163,7 +163,8 @@ def read_table(path: Path, *, delimiter: str = ",") -> tuple[list[str], list[Row
     if not lines:
         raise DataError(f"{path.name} is empty; give a header line and at least one row.")
     header, rows = lines[0][1], lines[1:]
-    if all(is_number(cell) for cell in header):
+    # Columns may be called 2019 or 0, 1, 2; a broken or negative number is a value.
+    if all(is_number(cell) for cell in header) or any(is_number(c) and not c.isdecimal() for c in header):
         raise DataError(f"{path.name} begins with numbers; put the column names on its first line.")
     other = next((mark for mark in ";\t|" if mark in header[0] and delimiter not in header[0]), None)
     if len(header) == 1 and other is not None:
@@ -226,71 +227,3 @@ def _label_column(header: Sequence[str], label: str | None, name: str) -> int:
         return header.index(label)
     lower = [column.lower() for column in header]
     return next((lower.index(n) for n in LABEL_COLUMNS if n in lower), len(header) - 1)
-
-
-def _check_categorical(categorical: Sequence[str], valid: Sequence[str], name: str) -> None:
-    if isinstance(categorical, str):
-        raise SpecError(f"categorical is {categorical!r}; give a list of column names, as [{categorical!r}].")
-    for column in categorical:
-        if column not in valid:
-            raise SpecError(
-                f"{name} has no feature column '{column}'; give categorical= some of {', '.join(valid)}."
-            )
-
-
-def _check_texts(
-    texts: Sequence[str], categorical: Sequence[str], header: Sequence[str], rows: Sequence[Row], name: str
-) -> None:
-    """A column of texts that are all different names its rows; it is no category unless the user says so."""
-    for column in texts:
-        cells = [cells[header.index(column)] for _, cells in rows]
-        if column not in categorical and "" not in cells and len(set(cells)) == len(cells) > 1:
-            raise DataError(
-                f"{name}, column '{column}' holds a different text in each of {len(cells)} rows, more likely "
-                "identifiers than categories; leave the column out of the file, or name it in categorical=."
-            )
-
-
-def _encoded(
-    header: Sequence[str], rows: Sequence[Row], features: Sequence[int], categorical: Set[str], name: str
-) -> tuple[list[tuple[str, list[float]]], tuple[tuple[int, ...], ...]]:
-    """Named columns of numbers, and which of them are one category."""
-    columns: list[tuple[str, list[float]]] = []
-    groups: list[tuple[int, ...]] = []
-    for i in features:
-        if header[i] not in categorical:
-            read = reader([cells[i] for _, cells in rows])
-            assert read is not None  # a column of texts alone is categorical
-            columns.append((header[i], [read(cells[i], header[i], line, name) for line, cells in rows]))
-            _check_digits([cells[i] for _, cells in rows], header[i], name)
-            continue
-        values = sorted({cells[i] for _, cells in rows})
-        _check_category(values, header[i], len(rows), name)
-        groups.append(tuple(range(len(columns), len(columns) + len(values))))
-        columns += [(f"{header[i]}={v}", [float(cells[i] == v) for _, cells in rows]) for v in values]
-    return columns, tuple(groups)
-
-
-def _check_digits(cells: Sequence[str], column: str, name: str) -> None:
-    """Refuse whole numbers that are different in the file and the same in the 32 bits of a model's input.
-
-    An example would be called exact with another one's number.
-    """
-    different = {found for cell in cells if (found := whole(cell)) is not None}
-    if len({float(np.float32(found)) for found in different}) < len(different):
-        raise DataError(
-            f"{name}, column '{column}' holds whole numbers that differ beyond the digits of a model's input "
-            "(32 bits, 7 digits); leave identifiers out, or divide the column into parts."
-        )
-
-
-def _check_category(values: Sequence[str], column: str, rows: int, name: str) -> None:
-    if "" in values:
-        raise DataError(f"{name}, column '{column}' has empty cells; fill them in or leave those rows out.")
-    if len(values) < 2:
-        raise DataError(f"{name}, column '{column}' holds the same category everywhere; leave it out.")
-    if len(values) > MOST_CATEGORIES:
-        raise DataError(
-            f"{name}, column '{column}' holds {len(values)} categories in {rows} rows, which are more likely "
-            "identifiers or numbers; leave it out of categorical, or bin its values."
-        )

@@ -17,9 +17,9 @@ end with the smaller epsilon is taken, so that the promise holds for any."""
 _ROUGH, _EXACT = 1e-3, 1e-4
 """To which an accountant rounds losses while sigma is searched, and for the last word. Cost: time and memory;
 both round up, so that the promise holds for any."""
-_MOST = 1e6
-"""Noise multipliers that are searched, at most. Derived: beyond, a million examples leave less than their
-noise."""
+_LEAST, _MOST = 1e-3, 1e6
+"""Noise multipliers that are searched. Derived: below, an update shows three digits of an example that
+reaches the clip; beyond, a million examples leave less than their noise."""
 
 
 @lru_cache(maxsize=256)
@@ -72,7 +72,9 @@ def _one_release(epsilon: float, delta: float) -> float:
     above = 2 * math.sqrt(2 * math.log(1.25 / delta)) * max(1.0, 1 / epsilon)
     if above > _MOST:
         raise ValueError(f"epsilon = {epsilon:g} at delta = {delta:g} needs noise that leaves nothing")
-    root = brentq(lambda s: gaussian_delta(sigma=s, epsilon=epsilon) - delta, 1e-3, above, rtol=1e-12)
+    if gaussian_delta(sigma=_LEAST, epsilon=epsilon) < delta:
+        raise ValueError(f"epsilon = {epsilon:g} at delta = {delta:g} asks for no noise to speak of")
+    root = brentq(lambda s: gaussian_delta(sigma=s, epsilon=epsilon) - delta, _LEAST, above, rtol=1e-12)
     return float(root) * (1 + 1e-9)  # on the safe side of the root
 
 

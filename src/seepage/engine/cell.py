@@ -72,7 +72,7 @@ def run_cell(
         claims_if_declared=result.if_declared,
         label_counts=None if counts is None else tuple(int(c) for c in counts),
         knowledge=_knowledge_in_words(prepared, ref, known),
-        notes=(*result.notes, *_promises(prepared, played.rounds)),
+        notes=(*result.notes, *_promises(prepared, played.rounds), *_partly(played)),
         hindrances=_why_little(shared, ref, found),
         crafted=attack.active,
         cost=Cost(
@@ -109,7 +109,9 @@ def _compared(
         "claims": scored.claims,
         "claims_right": scored.claims_right,
         "claimed_examples": scored.claimed_examples,
-        "true_label_counts": tuple(int(c) for c in scored.true_label_counts),
+        "true_label_counts": None
+        if scored.true_label_counts is None
+        else tuple(int(c) for c in scored.true_label_counts),
     }
 
 
@@ -125,7 +127,7 @@ def _why_little(shared: Shared, ref: AttackRef, found: Scored | Unscored | None)
         exact = found.claims > 0
     else:
         exact = found is not None and any(e.scores.get("exact") == 1.0 for e in found.examples)
-    return () if exact else diagnosis(source.whole, source.kept.info)
+    return () if exact else (*source.truth_in_doubt, *diagnosis(source.whole, source.kept.info))
 
 
 def _attacked(
@@ -164,6 +166,16 @@ def _knowledge_in_words(prepared: Prepared, ref: AttackRef, known: Knowledge) ->
     if where := prepared.attacks[ref.key].confinement:
         said.append(where)
     return tuple(said)
+
+
+def _partly(played: Played) -> tuple[str, ...]:
+    if not played.partly:
+        return ()
+    return (
+        "The client stopped before it had seen all of the truth, and which of it is not recorded: labels are "
+        "not scored, and examples that it never saw count as not recovered. Give `rows` in the JSON, or say "
+        "--known shuffle=false where clients take their examples in order.",
+    )
 
 
 def _promises(prepared: Prepared, rounds: int) -> tuple[str, ...]:

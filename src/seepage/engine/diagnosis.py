@@ -28,7 +28,7 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 def diagnosis(exchange: Exchange, info: ExchangeInfo) -> tuple[str, ...]:
     """Plain sentences, the gravest first; none where nothing speaks against the attacks."""
     checks = (_empty, _taken_for_another, _rounded, _frozen, _steps, _modes, _filters)
-    return tuple(said for check in checks for said in check(exchange, info))
+    return (*(said for check in checks for said in check(exchange, info)), *_on_trust(exchange, info))
 
 
 def _empty(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
@@ -69,6 +69,24 @@ def _taken_for_another(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
         yield (
             "The update is recorded as a gradient, but the output layer's bias moved as a client's weights "
             "move, against the gradient: it looks like a delta; record it with kind = delta."
+        )
+
+
+def _on_trust(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
+    """A kind that nothing in the tensors bears out or contradicts."""
+    weights = {name: p.detach() for name, p in trainable(exchange.broadcast.model).items()}
+    if info.kind == "weights" or any(_taken_for_another(exchange, info)):
+        return
+    if info.kind == "gradient":
+        yield (
+            "That the update is a gradient was taken on trust: nothing in it contradicts that, but a delta "
+            "that was scaled, noised, averaged or sent in 16 bits would look the same; check kind."
+        )
+    elif not is_a_difference(weights, exchange.update.tensors):
+        yield (
+            "That the update is a delta was taken on trust: its numbers are not those of new weights minus "
+            "received ones, as of a delta that was scaled, noised, averaged, filtered or sent in 16 bits, or "
+            "of a gradient; check kind."
         )
 
 
@@ -152,15 +170,25 @@ def _steps(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
             "batch any more; give lr and steps (or epochs and batch_size) as --known lr=0.1,steps=1, or as "
             "local in the JSON."
         )
-    elif steps > 1:
+    elif steps > (known.accumulation or 1):  # so many mini-batches make one step
         yield (
             "There were several local steps: examples of later steps were seen by weights that nobody sent, "
             "and reading attacks get mixtures of them."
         )
+        if known.shuffle:
+            yield (
+                "The clients took their examples in an order that the server does not know: a search that "
+                "plays their steps takes an order of its own."
+            )
 
 
 def _modes(exchange: Exchange, info: ExchangeInfo) -> Iterator[str]:
     model = exchange.broadcast.model
+    if info.local.mixed_precision:
+        yield (
+            "The clients computed under autocast in bfloat16: their gradients are as coarse as that, and "
+            "attacks compute in full."
+        )
     drops = any(isinstance(m, _DROPOUTS) and m.p > 0 for m in model.modules())
     if drops and info.local.dropout is not False:
         yield (

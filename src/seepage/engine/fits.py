@@ -5,6 +5,8 @@ from __future__ import annotations
 from seepage.attacks.inversion.feature_statistics import batch_norms
 from seepage.core.errors import SeepageError
 from seepage.core.types import Modality
+from seepage.core.user_code import USER_CODE_ERRORS
+from seepage.core.user_code import reason as brief
 from seepage.engine.isolation.attack import planned_attack
 from seepage.engine.shared import Shared
 from seepage.protocol import missing_grants
@@ -21,6 +23,9 @@ def why_not(shared: Shared, name: str) -> NotTried | None:
         attack.check(attack.held_as(model), shared.known_to_server())
     except SeepageError as reason:  # also a model that this attack cannot run in its own type of numbers
         return NotTried(name=name, why="does_not_fit", reason=str(reason))
+    except USER_CODE_ERRORS as error:
+        told = f"it broke off when it looked into the model ({type(error).__name__}: {brief(error)})."
+        return NotTried(name=name, why="does_not_fit", reason=told)
     modality = prepared.dataset.spec.modality
     if name == "tag" and modality is not Modality.TEXT:
         return NotTried(
@@ -43,5 +48,5 @@ def not_listed(name: str) -> NotTried:
     return NotTried(
         name=name,
         why="not_listed",
-        reason='it fits, but this audit names its attacks: add it to them, or set attacks = "auto".',
+        reason='this audit names its attacks, and not all that fit: attacks = "auto" tries those too.',
     )

@@ -77,7 +77,7 @@ def _point_header(points: Points, number: int, created: str, revision: str | Non
         input=_input_record(prepared),
         model_name=prepared.model_name,
         model_parameters=prepared.model_parameters,
-        doubts=prepared.doubts,
+        doubts=(*prepared.doubts, *_unreached(prepared)),
         data_name=data.name,
         data_source=data.source,
         data_examples=len(data),
@@ -89,6 +89,21 @@ def _point_header(points: Points, number: int, created: str, revision: str | Non
     )
     keys = {id_: origin_key(points.made_by(number, what, seed)) for what, seed, id_ in header.planned()}
     return header.model_copy(update={"cell_keys": keys})
+
+
+def _unreached(prepared: Prepared) -> tuple[str, ...]:
+    """One sentence where clients stop before they have been through what they drew."""
+    drawn, steps = (
+        prepared.spec.protocol.batch_size,
+        prepared.local.num_steps(prepared.spec.protocol.batch_size),
+    )
+    reached = prepared.local.num_reached(drawn)
+    if reached == drawn:
+        return ()
+    return (
+        f"Clients stop after {steps} local step{'s' * (steps > 1)}: {reached} of the {drawn} examples of a "
+        "round are in their update, and only those are attacked and scored.",
+    )
 
 
 def _promised(points: Points, number: int) -> DefenseRecord | None:

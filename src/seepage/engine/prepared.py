@@ -169,15 +169,18 @@ class Prepared:
         return standardised(self.dataset, self._split(seed)[1])
 
     def draw(self, seed: int) -> tuple[Callable[[int], Sequence[Batch]], Batch | None]:
-        """Each round's client batches, and the public examples, which no client holds."""
+        """Each round's client batches, and the public examples, which no client holds.
+
+        A batch is what is in some local step: the rest of what a client holds leaves no trace in its update.
+        """
         held, public = self._split(seed)
         data = standardised(self.dataset, public)
         # one tensor, which every client has a part of: ten thousand small ones would be its copy
         drawn = self.as_fed(data.batch(torch.cat(held)))
         sizes, size = [len(index) for index in held], self.spec.protocol.batch_size
-        starts = [0, *itertools.accumulate(sizes)]
+        starts, reached = [0, *itertools.accumulate(sizes)], self.local.num_reached(size)
         mine = (
-            [drawn.select(slice(first, min(first + size, end))) for first in range(start, end, size)]
+            [drawn.select(slice(first, min(first + reached, end))) for first in range(start, end, size)]
             for start, end in itertools.pairwise(starts)
         )
         rounds = list(zip(*mine, strict=True))

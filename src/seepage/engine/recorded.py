@@ -145,6 +145,13 @@ def local_training(info: ExchangeInfo) -> LocalTraining | None:
     )
 
 
+def reached(info: ExchangeInfo, held: int) -> int:
+    """Of `held` examples those that are in the update, as far as it is known: a client may stop early."""
+    if info.kind == "gradient" or info.local.steps is None:
+        return held
+    return min(held, info.local.steps * (info.local.batch_size or held))
+
+
 def check_base(recorded: Recorded, built: nn.Module, another: Callable[[], nn.Module]) -> None:
     """Refuse a frozen base that nobody sent and that is drawn anew whenever the model is built.
 

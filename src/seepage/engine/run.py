@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
@@ -25,7 +26,7 @@ from seepage.engine.partial import PartialStates
 from seepage.engine.points import Points
 from seepage.engine.spec import AuditSpec
 from seepage.engine.work import Result, work
-from seepage.record import AuditLog, Cell, Header, RunFolder, RunHeader, RunLog, write_atomically
+from seepage.record import TRAINING, AuditLog, Cell, Header, RunFolder, RunHeader, RunLog, write_atomically
 
 OnPlan = Callable[[RunHeader], None]
 """Called once before the first cell, with what will run, what will not, and what it is expected to take."""
@@ -81,30 +82,36 @@ def run_grid(
         header = folder.rewrite(with_forecast(points, header, todo, longest=longest))
         if on_plan is not None:
             on_plan(header)
+    if grid.advice and grid.budget is not None:
+        until = time.monotonic() + grid.budget
     if on_note is not None and note:
         on_note(note)
     folder_here = RunFolder(folder.path.resolve()) if engine in _ON_THIS_MACHINE else None
     cells = Work(
         key=header.run_key, build=partial(Points, grid), run=partial(work, scratch=folder_here), here=points
     )
-    done, names = header.cells - len(todo), [*(job.title(grid.points) for job in todo), ""]
-    if on_cell is not None:
-        on_cell(names[0], done, header.cells)
+    done = header.cells - len(todo)
+
+    def begin(number: int) -> None:
+        if on_cell is not None:
+            name = todo[number].title(grid.points) if number < len(todo) else ""
+            on_cell(name, done + number, header.cells)
+
+    begin(0)
     with (
         open_executor(engine, jobs=jobs, scheduler=scheduler, expected=expected(header, todo)) as executor,
         listening(on_step) if on_step is not None else nullcontext(),
     ):
         if on_note is not None and (said := in_words(header, todo, width(executor) or 1)):
             on_note(said)
+        numbers = itertools.count(1)
         # `enumerate` would hold the last result beside the next: of many examples it is large
         for job, result in finished(executor, cells, todo, until=until, on_note=on_note):
             write(folder, header.points[job.point], job, result)
             del result
-            done += 1
-            if on_cell is not None:
-                on_cell(names[done - header.cells - 1], done, header.cells)
+            begin(next(numbers))
     points.shared.drop()
-    log = RunLog.read(folder.path)
+    log = RunLog.of(folder, header)
     if on_note is not None and grid.budget is not None and log.missing:
         on_note(
             f"the budget of {grid.budget:g} s is used up: {log.missing} of {header.cells} cells were not "
@@ -128,6 +135,8 @@ def unfinished(points: Points, header: RunHeader, folder: RunFolder) -> tuple[li
             reasons.append(why)
             if found is None:
                 todo.append(Job(point=number, attack=attack, seed=seed, run_key=point.run_key))
+    if points.grid.advice:
+        todo.sort(key=lambda job: job.attack.name == TRAINING)
     return todo, again_in_words(reasons)
 
 

@@ -36,7 +36,8 @@ class Scored:
     """(m, ...) in the reconstruction's space; raw units for inputs."""
     matched: Tensor
     """(m, ...) the candidate assigned to each of them; a flat guess where there was none."""
-    true_label_counts: Tensor
+    true_label_counts: Tensor | None
+    """None where some of the examples were in no update, and nobody knows which."""
     columns: tuple[ColumnRecord, ...] = ()
     """Of a table: which columns came out."""
 
@@ -84,7 +85,9 @@ def score(
     guessed = _mean_feature(public, views, own.pairing, metrics) if guess is None else guess.scores
     right = own.pairing.right
     claimed = torch.zeros_like(right) if result.claimed is None else result.claimed.cpu().bool()
-    counts = torch.bincount(played.truth.classes.cpu(), minlength=spec.num_classes)
+    counts = None
+    if not played.partly:
+        counts = torch.bincount(played.truth.classes.cpu(), minlength=spec.num_classes)
     return Scored(
         examples=_examples(views, own, guessed, claimed, beside.traits, result.words),
         batch_scores=_batch_scores(result, own.pairing, counts, played.truth.inputs),
@@ -123,7 +126,7 @@ def _mean_feature(
 
 
 def _batch_scores(
-    result: Reconstruction, pairing: Pairing, counts: Tensor, inputs: Tensor
+    result: Reconstruction, pairing: Pairing, counts: Tensor | None, inputs: Tensor
 ) -> dict[str, float]:
     scores: dict[str, float] = {}
     if result.rows is not None:
@@ -134,7 +137,7 @@ def _batch_scores(
             "extraction_recall": found.recall,
             "active_neurons": found.active,
         }
-    if result.label_counts is not None:
+    if result.label_counts is not None and counts is not None:
         scores["label_accuracy"] = label_multiset_accuracy(result.label_counts.cpu(), counts)
     if result.words is not None:
         scores["words_known"] = words_known(result.words.cpu(), inputs.cpu())

@@ -5,31 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
-from seepage.core.errors import DataError
 from seepage.core.types import (
     INPUT_SPACE,
     Batch,
     Broadcast,
     InputSpec,
     LocalTraining,
-    Modality,
     Update,
     UpdateKind,
 )
 from seepage.gating.advice import advise
 from seepage.gating.attacked import Site, Tried
+from seepage.gating.given import check_values, explained, loss_of, plain_model, spec_of
 from seepage.gating.noise import needed_noise
+from seepage.gating.others import example_shares, unmeasured
 from seepage.gating.report import Exposure, GateReport, How
+from seepage.gating.sent import batch_of, check_limits, check_sent
 from seepage.gating.shares import LayerShares, layer_shares
-from seepage.models.hugging_face import is_hugging_face
-from seepage.models.loading import build_model
-from seepage.protocol import client, loss_name, training_mode
-from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, TOKEN_CLASS, loss_of_numbers
+from seepage.protocol import client
+from seepage.protocol.losses import loss_of_numbers
 
 ISOLATED = 9.0
 """D-SNR from which on one example owns an update. Derived: nine tenths of the gradient are its own."""
@@ -39,6 +38,7 @@ times the rounding of a sum over a batch in float32."""
 _SHRUNK = 4
 """A layer that no attack reads counts if what it reads has at least one number for so many of the input.
 Derived: a picture of half the width and height can be recognised; a low-rank adapter's numbers cannot."""
+_UNMEASURED = "it cannot see who is alone in '{}', which is no dense layer's: ask without it."
 _BUDGET = 2.0
 """Seconds for taking apart what peeling leaves, at each layer. Cost: time; a server may take longer."""
 
@@ -76,25 +76,30 @@ def gate(
     ('block', [0, 1, 2])
     """
     started = time.perf_counter() if quick else time.process_time()
-    mine = batch if isinstance(batch, Batch) else Batch(*batch)
-    if not len(mine):
-        raise DataError(
-            "the batch holds no example, so there is nothing to measure: give the private examples."
-        )
+    check_limits(threshold, budget)
+    mine = batch_of(batch)
+    check_values(mine)
     local = local or LocalTraining()
     model = plain_model(model, mine, spec)
+    check_sent(update, model)
     mine, local = _settled(mine, local)
     train = local.batch_norm == "train"
-    shares = layer_shares(model, mine, local.loss, train=train)
+    try:
+        shares = layer_shares(model, mine, local.loss, train=train)
+    except (IndexError, RuntimeError) as error:
+        raise explained(error, model, mine) from error
+    others = unmeasured(model, shares, unknowns(model, mine) // _SHRUNK)
     if quick:
         return GateReport(
             examples=len(mine),
             exposures=list(measures(shares, unknowns(model, mine))),
             threshold=threshold,
-            measured=any(not one.places for one in shares),
+            measured=any(not one.places for one in shares) and not others,
+            not_run={"quick mode": _UNMEASURED.format(next(iter(others)))} if others else {},
             quick=True,
             seconds=time.perf_counter() - started,
         )
+    shares += example_shares(model, mine, local.loss, others)
     site = site_of(model, mine, spec=spec, local=local, budget=budget)
     known = site.spec
     sent = _as_update(update, site)
@@ -147,7 +152,7 @@ def site_of(
     """The client's side, with what was not said read off its examples."""
     batch, local = _settled(batch, local or LocalTraining())
     model = plain_model(model, batch, spec)
-    return Site(model, batch, spec or spec_of(model, batch), local, _loss(model, batch, local), budget)
+    return Site(model, batch, spec or spec_of(model, batch), local, loss_of(model, batch, local), budget)
 
 
 def _counted(batch: Batch, counts: Tensor, classes: int) -> bool:
@@ -228,6 +233,8 @@ def _is_plain(site: Site, sent: Update) -> bool:
     plain = client(site.local)(Broadcast(site.model), site.batch)
     if plain.kind is not sent.kind:
         return False
+    if any(isinstance(module, _DropoutNd) and module.p > 0 for module in site.model.modules()):
+        return True  # nobody can draw the training's masks again, which are all that may lie between them
     pairs = [(sent.tensors[n], t) for n, t in plain.tensors.items() if n in sent.tensors]
     off = sum(float((mine - t).square().sum()) for mine, t in pairs)
     return off <= _PLAIN**2 * sum(float(t.square().sum()) for t in plain.tensors.values())
@@ -240,64 +247,3 @@ def _as_update(update: Update | Mapping[str, Tensor] | None, site: Site) -> Upda
         return update
     kind = UpdateKind.GRADIENT if site.local.algorithm == "fedsgd" else UpdateKind.DELTA
     return Update(kind=kind, tensors=dict(update), num_examples=len(site.batch))
-
-
-def spec_of(model: nn.Module, batch: Batch) -> InputSpec:
-    """What the examples themselves say: pictures have three dimensions, tokens are whole numbers."""
-    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
-    return _spec(batch, max(2, _outputs(model, batch)[0]), sizes)
-
-
-def _spec(batch: Batch, classes: int, sizes: list[int]) -> InputSpec:
-    shape = tuple(batch.inputs.shape[1:])
-    if not batch.inputs.is_floating_point():
-        return InputSpec(
-            modality=Modality.TEXT,
-            shape=shape,
-            num_classes=classes,
-            value_range=None,
-            vocabulary=max([int(batch.inputs.max()) + 1, *sizes]),
-        )
-    numbers = batch.labels.is_floating_point()
-    low, high = float(batch.inputs.min()), float(batch.inputs.max())
-    range_ = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
-    kind = Modality.IMAGE if len(shape) == 3 else Modality.TABULAR
-    return InputSpec(
-        modality=kind,
-        shape=shape,
-        num_classes=1 if numbers else classes,
-        num_targets=batch.labels.shape[1] if numbers else 0,
-        value_range=range_ if kind is Modality.IMAGE else None,
-    )
-
-
-def plain_model(model: nn.Module, batch: Batch, spec: InputSpec | None) -> nn.Module:
-    """The model itself; of Hugging Face's a copy that takes token ids alone and gives logits."""
-    if not is_hugging_face(model) or isinstance(_answer(model, batch), Tensor):
-        return model
-    if spec is None:
-        spec = _spec(batch, 2, [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)])
-    return build_model(model, spec)
-
-
-def _answer(model: nn.Module, batch: Batch) -> Any:
-    with torch.no_grad(), training_mode(model, False):
-        return model(batch.inputs[:1])
-
-
-def _outputs(model: nn.Module, batch: Batch) -> tuple[int, bool]:
-    """How many, and whether there are so many at every token."""
-    logits = _answer(model, batch)
-    if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
-        raise DataError(
-            "the model does not return one row of logits for each example: wrap it so that it does."
-        )
-    return logits.shape[-1], logits.dim() == 3
-
-
-def _loss(model: nn.Module, batch: Batch, local: LocalTraining) -> str:
-    if batch.labels.is_floating_point():
-        return local.loss  # settled
-    outputs, tokens = _outputs(model, batch)
-    each = MASKED_TOKEN if local.masking is not None else NEXT_TOKEN if batch.targets is None else TOKEN_CLASS
-    return loss_name(local.loss, outputs, per_token=each if tokens else None)

@@ -166,29 +166,33 @@ def layer_shares(model: nn.Module, batch: Batch, loss: str, *, train: bool = Fal
     outputs = [output for *_, output in calls]
     grads = torch.autograd.grad(value, outputs, allow_unused=True) if outputs else ()
     last = max((i for i, (_, module, *_) in enumerate(calls) if isinstance(module, nn.Linear)), default=-1)
+    passes: dict[str, list[Pass]] = {}
+    for (name, module, read, _), grad in zip(calls, grads, strict=True):
+        if grad is not None:
+            passes.setdefault(name, []).append((module, read, grad))
     return [
-        _shares(name, module, read, grad, batch, last=number == last)
-        for number, ((name, module, read, _), grad) in enumerate(zip(calls, grads, strict=True))
-        if grad is not None
+        _shares(name, each, batch, last=last >= 0 and name == calls[last][0]) for name, each in passes.items()
     ]
 
 
+Pass = tuple[nn.Module, Tensor, Tensor]
+"""A layer, what it read, and the gradient of what it gave."""
 _KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @torch.no_grad()
-def _shares(
-    name: str, layer: nn.Module, read: Tensor, grad: Tensor, batch: Batch, *, last: bool
-) -> LayerShares:
+def _shares(name: str, passes: list[Pass], batch: Batch, *, last: bool) -> LayerShares:
+    layer, read, grad = passes[-1]
     dense = isinstance(layer, nn.Linear)
     weight, bias = layer.get_parameter("weight"), layer._parameters.get("bias")
-    by_unit = grad.transpose(1, -1) if dense and grad.dim() > 2 else grad
-    signals = by_unit.reshape(len(grad), weight.shape[0], -1)  # (n, N, places)
+    by_place = [_by_place(each, weight, dense) for *_, each in passes]
+    signals = by_place[0] if len(passes) == 1 else torch.cat(by_place, dim=2)  # (n, N, places)
     inputs = weight[0].numel()
     # A fishing head keeps a gradient of its own and sends none back but for the example it is after.
     sends = (grad @ weight).flatten(1).norm(dim=1) if last else None
     if signals.shape[2] > 1:
-        norms = signals.norm(dim=2) * read.flatten(1).norm(dim=1, keepdim=True)
+        length = torch.stack([each.flatten(1).norm(dim=1) for _, each, _ in passes]).norm(dim=0)
+        norms = signals.norm(dim=2) * length[:, None]
         return LayerShares(name, norms, sends, inputs, attacked=False, places=True)
     signals = signals[:, :, 0]
     rungs = _rungs(weight.flatten(1), None if last else bias, signals)
@@ -199,6 +203,12 @@ def _shares(
         reads_input=same and torch.equal(read.flatten(), batch.inputs.flatten().to(read.dtype)),
         attacked=dense and bias is not None,
     )  # fmt: skip
+
+
+def _by_place(grad: Tensor, weight: Tensor, dense: bool) -> Tensor:
+    """(n, N, places)"""
+    by_unit = grad.transpose(1, -1) if dense and grad.dim() > 2 else grad
+    return by_unit.reshape(len(grad), weight.shape[0], -1)
 
 
 def _rungs(weight: Tensor, bias: Tensor | None, signals: Tensor) -> Tensor:

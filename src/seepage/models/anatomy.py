@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core.errors import NotApplicable
-from seepage.models.blocks import blocks_of, matrices
+from seepage.models.blocks import blocks_of, look, matrices
 from seepage.models.hooks import hooked
-from seepage.protocol import training_mode
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,8 @@ def anatomy_of(model: nn.Module, block: int) -> Anatomy:
         calls.append((name, args[0]))
 
     tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
-    with torch.no_grad(), training_mode(model, False), hooked(linear, before=seen):
-        model(tokens)
+    with hooked(linear, before=seen):
+        look(model, tokens)
     reading = [name for name, features in calls if features is calls[0][1]]
     rest = [name for name, _ in calls[len(reading) :]]
     reading.sort(key=lambda name: "qkv".find(name.rsplit(".", 1)[-1][0]))

@@ -103,6 +103,8 @@ def _whole(model: nn.Module, layer: LinearLayer, later: LinearLayer, spec: Input
     front, module = front_of(double, later.name), double.get_submodule(layer.name)
 
     def apply(at: Tensor, seed: int = 0) -> Tensor:
+        if len(at) == 0:  # attention cannot be run on no text
+            return at
         with hooked({"": module}, after=lambda *_: at.clone()):
             return front(dummy_inputs(spec, len(at), like=double, seed=seed))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core.errors import NotApplicable
+from seepage.core.user_code import USER_CODE_ERRORS, reason
 from seepage.models.hooks import hooked
 from seepage.models.hugging_face import is_hugging_face
 from seepage.protocol import training_mode
@@ -31,6 +33,8 @@ class Point:
     weights: tuple[str, ...]
     transposed: bool
     """The weight is (in, out), as of GPT-2's Conv1D."""
+    call: int = 1
+    """Which of the module's calls reads the text: DoRA first asks its adapters for their weights."""
 
     def gradient(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """(rows, features) in float64: the gradients of all these weights, one below the other."""
@@ -48,8 +52,8 @@ def blocks_of(model: nn.Module) -> tuple[str, nn.ModuleList]:
             if isinstance(module, nn.ModuleList) and len(module) > 1 and len({type(m) for m in module}) == 1:
                 return name, module
     raise NotApplicable(
-        "the model is no transformer of Hugging Face's with two blocks at least, whose parts this attack "
-        "knows how to find: use an attack that optimises, such as 'tag'."
+        "the model is no transformer of Hugging Face's with two blocks of their own (ALBERT runs one several "
+        "times), whose parts this attack knows how to find: use an attack that optimises, such as 'tag'."
     )
 
 
@@ -77,8 +81,13 @@ def reading_points(model: nn.Module, block: int, tensors: Mapping[str, Tensor]) 
 
     linear = {f"{prefix}.{block}.{name}": module for name, module in matrices(blocks[block]).items()}
     tokens = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=next(model.parameters()).device)
-    with torch.no_grad(), training_mode(model, False), hooked(linear, before=seen):
-        model(tokens)
+    with hooked(linear, before=seen):
+        look(model, tokens)
+    if not calls:
+        raise NotApplicable(
+            "no layer of the block multiplies tokens by a matrix, as where it is made of convolutions: "
+            "'embedding_rows' reads its tokens, 'tag' searches."
+        )
     first = calls[0][1]
     early: list[tuple[str, Tensor]] = []
     for name, features in calls:
@@ -87,7 +96,8 @@ def reading_points(model: nn.Module, block: int, tensors: Mapping[str, Tensor]) 
             break
         early.append((name, features))
     grouped: dict[int, list[str]] = {}
-    for name, features in early:
+    times = Counter(name for name, _ in early)
+    for name, features in dict(early).items():  # of each the last call
         weight = names.get(id(linear[name].weight), "")
         if weight in tensors and bool(tensors[weight].any()):
             grouped.setdefault(id(features), []).append(name)
@@ -96,6 +106,7 @@ def reading_points(model: nn.Module, block: int, tensors: Mapping[str, Tensor]) 
             modules[0],
             tuple(names[id(linear[name].weight)] for name in modules),
             transposed=not isinstance(linear[modules[0]], nn.Linear),
+            call=times[modules[0]],
         )
         for modules in grouped.values()
     ]
@@ -110,9 +121,12 @@ def _until(model: nn.Module, points: list[Point]) -> Iterator[list[Tensor]]:
     """Runs of the model end when every point was reached; what each one read, in their order."""
     read: dict[str, Tensor] = {}
     found: list[Tensor] = []
+    wanted, calls = {point.module: point.call for point in points}, Counter[str]()
 
     def seen(name: str, _module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        read[name] = args[0]
+        calls[name] += 1
+        if calls[name] == wanted[name]:
+            read[name] = args[0]
         if len(read) == len(points):
             found.extend(read[point.module] for point in points)
             raise _ReachedError
@@ -170,16 +184,29 @@ def is_causal(model: nn.Module) -> bool:
     """Whether what comes out at a token depends on no later one."""
     _, blocks = blocks_of(model)
     device = next(model.parameters()).device
-    outputs: list[Tensor] = []
+    outputs: list[Any] = []
 
-    def ended(_module: nn.Module, _args: object, output: object) -> None:
-        outputs.append(output if isinstance(output, Tensor) else output[0])  # type: ignore[index]
+    def ended(_name: str, _module: nn.Module, _args: object, output: Any) -> None:
+        outputs.append(output[0] if isinstance(output, tuple) else output)
 
-    hook = blocks[0].register_forward_hook(ended)
+    with hooked({"": blocks[0]}, after=ended):
+        for last in (1, 2):
+            look(model, torch.tensor([[0, last]], device=device))
+    if len(outputs) != 2 or not all(isinstance(one, Tensor) and one.ndim == 3 for one in outputs):
+        raise NotApplicable(
+            "the model's blocks do not hand on one row of features for each token, so that tokens cannot be "
+            "followed through them: 'embedding_rows' reads its tokens, 'tag' searches."
+        )
+    return torch.equal(outputs[0][0, 0], outputs[1][0, 0])
+
+
+def look(model: nn.Module, tokens: Tensor) -> None:
+    """Run the model for what hooks see."""
     try:
         with torch.no_grad(), training_mode(model, False):
-            for last in (1, 2):
-                model(torch.tensor([[0, last]], device=device))
-    finally:
-        hook.remove()
-    return torch.equal(outputs[0][0, 0], outputs[1][0, 0])
+            model(tokens)
+    except USER_CODE_ERRORS as error:
+        raise NotApplicable(
+            f"the model cannot be run on a text of {tokens.shape[1]} tokens, by which this attack looks into "
+            f"it ({reason(error)}): 'embedding_rows' reads its tokens, 'tag' searches."
+        ) from error

@@ -38,21 +38,30 @@ def why_not(layers: Sequence[LinearLayer], reasons: Sequence[str], *, otherwise:
 
 
 def choose_layer(model: nn.Module, spec: InputSpec, name: str | None) -> LinearLayer:
-    """The layer to read: the named one, else the first that reads the model's input, else the first.
-
-    Raises NotApplicable with the reason where none can be read.
+    """The layer to read: the first of `layers_to_read`.
 
     >>> from seepage.core.types import Modality
     >>> spec = InputSpec(modality=Modality.TABULAR, shape=(4,), num_classes=2)
     >>> choose_layer(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)), spec, None).name
     '0'
     """
+    return layers_to_read(model, spec, name)[0]
+
+
+def layers_to_read(model: nn.Module, spec: InputSpec, name: str | None) -> list[LinearLayer]:
+    """The named layer, else all that read the model's input, else the first one.
+
+    Where branches read the input beside each other (wide and deep, experts), one may show what another does
+    not; those with a ReLU behind, which leaves neurons to single examples, come first.
+
+    Raises NotApplicable with the reason where none can be read.
+    """
     layers = trace_linear_layers(model, spec)
     if name is not None:
         named = named_layer(layers, name)
         if why := unreadable(named):
             raise NotApplicable(f"layer '{name}' {why}: name another layer, or none to have one chosen.")
-        return named
+        return [named]
     suitable = [layer for layer in layers if not unreadable(layer)]
     if not suitable:
         first = next((type(m).__name__ for m in model.modules() if not list(m.children())), "nothing")
@@ -61,4 +70,6 @@ def choose_layer(model: nn.Module, spec: InputSpec, name: str | None) -> LinearL
             f"the model begins with {first} and has no linear layer to read ({reasons}): "
             "try an attack that optimises, or one that crafts weights."
         )
-    return min(suitable, key=lambda layer: (layer.reads == "features", layer.index))
+    if at_input := [layer for layer in suitable if layer.reads == "input"]:
+        return sorted(at_input, key=lambda layer: (not layer.followed_by_relu, layer.index))
+    return [min(suitable, key=lambda layer: (layer.reads == "features", layer.index))]

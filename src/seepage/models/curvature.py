@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seepage.models.hooks import hooked
 from seepage.models.probes import dummy_inputs
-from seepage.models.signals import BackwardSignals
+from seepage.models.signals import BackwardSignals, lacks_derivative
 from seepage.protocol import LOSSES, training_mode
 
 
@@ -34,6 +34,17 @@ class SignalCurvature:
     def __init__(self, signals: BackwardSignals) -> None:
         self._of = signals.precisely()
         self._input = dummy_inputs(signals.spec, 1, like=self._of.model)
+
+    def exists(self) -> bool:
+        """Whether torch has the second derivatives of all that stands behind the layer."""
+        try:
+            at = self._of.parameters[1].new_zeros(1, self._of.rows)
+            self.at(at, 0, torch.ones_like(at.T))
+        except RuntimeError as error:
+            if not lacks_derivative(error):
+                raise
+            return False
+        return True
 
     def at(self, outputs: Tensor, label: int, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """d (k, N) at outputs (k, N), and its derivatives (k, N, q) along directions (N, q)."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seepage.core.errors import NotApplicable
 from seepage.models.probes import run_model
 from seepage.protocol import training_mode
 
@@ -96,7 +97,16 @@ def layer_input(model: nn.Module, layer: str, inputs: Tensor) -> Tensor:
     with torch.no_grad(), training_mode(model, False), watching(model, layer) as seen:
         for chunk in inputs.split(CHUNK):
             run_model(model, chunk)
-    return torch.cat(seen).flatten(1)
+    return torch.cat(_reached(layer, seen)).flatten(1)
+
+
+def _reached(layer: str, seen: list[Tensor]) -> list[Tensor]:
+    if not seen:
+        raise NotApplicable(
+            f"the model's forward takes a way past layer '{layer}' for some inputs: name another layer, or "
+            "use an attack that optimises."
+        )
+    return seen
 
 
 class _Reached(BaseException):
@@ -123,7 +133,7 @@ def front_of(model: nn.Module, layer: str) -> Callable[[Tensor], Tensor]:
 
         with hooked({layer: module}, before=stop), suppress(_Reached):
             run_model(model, inputs)
-        return seen[0].flatten(1)
+        return _reached(layer, seen)[0].flatten(1)
 
     return front
 

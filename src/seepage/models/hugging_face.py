@@ -48,8 +48,8 @@ def _take_token_ids(model: nn.Module) -> None:
     config: Any = model.config
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(
-            "the model makes one text of another (sequence to sequence), and clients have one text each: "
-            "give a causal or masked language model, or one with a head for classes."
+            "the model has an encoder and a decoder (sequence to sequence), and clients have one text each: "
+            "give a model with one of the two, such as a classifier of BERT's kin or a causal language model."
         )
     filler = config.pad_token_id
     if filler is None:

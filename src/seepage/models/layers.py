@@ -152,9 +152,10 @@ def _followed_by_relu(model: nn.Module, inputs: Tensor, shapes: dict[str, torch.
     through it: noise + (output - output.detach()).
     """
     generator = torch.Generator().manual_seed(1)
-    linears, norms = modules_of(model, nn.Linear), modules_of(model, _BatchNorm)
+    linears = {name: module for name, module in modules_of(model, nn.Linear).items() if name in shapes}
+    norms = modules_of(model, _BatchNorm)
     leaks: dict[str, bool] = dict.fromkeys(shapes, False)
-    alive: dict[str, list[float]] = {name: [] for name in shapes}
+    alive, seen = dict.fromkeys(shapes, 0), dict.fromkeys(shapes, 0)
     device, dtype = model_placement(model)
 
     def noise(shape: torch.Size) -> Tensor:
@@ -184,7 +185,8 @@ def _followed_by_relu(model: nn.Module, inputs: Tensor, shapes: dict[str, torch.
         for (name, tap), grad in zip(taps.items(), grads, strict=True):
             passed = torch.zeros_like(tap, dtype=torch.bool) if grad is None else grad != 0
             leaks[name] |= bool(passed[tap < 0].any())
-            alive[name] += passed[tap > 0].float().tolist()
-        if all(len(seen) >= ENOUGH_OUTPUTS for seen in alive.values()):
+            alive[name] += int(passed[tap > 0].sum())
+            seen[name] += int((tap > 0).sum())
+        if min(seen.values()) >= ENOUGH_OUTPUTS:
             break
-    return {name for name in shapes if not leaks[name] and sum(alive[name]) > ALIVE_SHARE * len(alive[name])}
+    return {name for name in shapes if not leaks[name] and alive[name] > ALIVE_SHARE * seen[name]}

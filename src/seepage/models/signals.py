@@ -107,6 +107,8 @@ class BackwardSignals:
             output = self._run(read)
             sent = self.loss in OF_NUMBERS
             value = (output * labels.to(output)).sum() if sent else LOSSES[self.loss](output, labels)
+            if not outputs:  # a branch that these examples do not take
+                return features.new_zeros(len(features), self.rows)
             (signal,) = torch.autograd.grad(value, outputs[0], allow_unused=True, materialize_grads=True)
         # The mean over k examples divides each one's signal by k.
         return (signal if sent or self.loss.endswith("_sum") else signal * len(features)).to(features)
@@ -163,14 +165,35 @@ def _slopes_at(
     """
     with torch.enable_grad(), tapped(layer) as outputs:
         logits = run(inputs)
+        if not outputs:  # a branch that these examples do not take
+            return logits.detach(), torch.zeros_like(logits)
         v = torch.zeros_like(logits, requires_grad=True)
         (back,) = torch.autograd.grad(
             logits, outputs[0], v, create_graph=True, allow_unused=True, materialize_grads=True
         )
         tangent = torch.zeros_like(back)
         tangent[torch.arange(len(rows)), rows] = 1.0
-        if back.requires_grad:
+        if not back.requires_grad:  # the output does not depend on this layer
+            return logits.detach(), torch.zeros_like(logits)
+        try:
             (slope,) = torch.autograd.grad(back, v, tangent, allow_unused=True, materialize_grads=True)
-        else:  # the output does not depend on this layer
-            slope = torch.zeros_like(logits)
+        except RuntimeError as error:
+            if not lacks_derivative(error):
+                raise
+            slope = _one_by_one(logits, outputs[0], rows)
     return logits.detach(), slope
+
+
+def lacks_derivative(error: RuntimeError) -> bool:
+    """Whether torch gave up for want of a second derivative, as of nn.Hardsigmoid."""
+    return "is not implemented" in str(error)
+
+
+def _one_by_one(logits: Tensor, output: Tensor, rows: Tensor) -> Tensor:
+    """The same slopes, a pass for each logit, without a second derivative."""
+    at = torch.arange(len(rows))
+    slopes = []
+    for logit in logits.unbind(1):
+        (back,) = torch.autograd.grad(logit.sum(), output, retain_graph=True)
+        slopes.append(back[at, rows])
+    return torch.stack(slopes, dim=1)

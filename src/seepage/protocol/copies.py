@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from seepage.core.lazy import lazy_clone
 
@@ -52,27 +49,8 @@ def own_copy(model: nn.Module, *, frozen: Frozen | None = None) -> nn.Module:
     for key, parameter in frozen_of(model).items():
         if key not in held:
             held[key] = nn.Parameter(lazy_clone(parameter), requires_grad=False)
-            first = original_of(parameter)  # that of a copy is the copied one's own
-            _originals[held[key]] = (held[key]._version, first._version, ref(first))
     kept = {id(t): t.detach().clone() for module in model.modules() for t in computed(module).values()}
     return copy.deepcopy(model, {**held, **kept})
-
-
-def original_of(parameter: nn.Parameter) -> Tensor:
-    """What a lazy copy is a copy of, over any number of copies, while neither was written to; else itself.
-
-    >>> model = nn.Linear(2, 2).requires_grad_(False)
-    >>> original_of(own_copy(model).weight) is model.weight
-    True
-    """
-    known: tuple[int, int, ref[Tensor]] | None = _originals.get(parameter)
-    there = None if known is None else known[2]()
-    if known is None or there is None or known[:2] != (parameter._version, there._version):
-        return parameter
-    return there
-
-
-_originals: Any = WeakTensorKeyDictionary()
 
 
 def computed(module: nn.Module) -> dict[str, Tensor]:

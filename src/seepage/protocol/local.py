@@ -107,9 +107,8 @@ def local_update(
         )
     # Copies of the buffers: train-mode BatchNorm moves them in place.
     buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-    device = next(iter(received.values())).device.type
-    autocast = torch.autocast(device, torch.bfloat16, enabled=training.mixed_precision)
-    with training_mode(model, training.batch_norm == "train"), autocast:
+    gradients = _under_autocast(gradients, training)
+    with training_mode(model, training.batch_norm == "train"):
         if training.algorithm == "fedsgd":
             parameters: dict[str, Tensor] = dict(received)
             grads = gradients(model, parameters, buffers, hidden(batch, training.masking), training.loss)
@@ -127,6 +126,20 @@ def local_update(
         num_examples=len(batch),
         buffers=buffers if training.send_buffers else None,
     )
+
+
+def _under_autocast(gradients: Gradients, training: LocalTraining) -> Gradients:
+    """Each step by itself: while autocast goes on it computes with the narrow copies of the first weights."""
+    if not training.mixed_precision:
+        return gradients
+
+    def narrow(
+        model: nn.Module, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, loss: str
+    ) -> Sequence[Tensor | None]:
+        with torch.autocast(next(iter(parameters.values())).device.type, torch.bfloat16):
+            return gradients(model, parameters, buffers, batch, loss)
+
+    return narrow
 
 
 def _delta(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from seepage.core.errors import DataError
 from seepage.core.registry import import_thing
+from seepage.core.user_code import USER_CODE_ERRORS, reason
 
 
 def draw_clients(
@@ -53,12 +54,32 @@ def draw_clients(
 
 def _drawn_by(name: str, labels: Tensor, *, clients: int, examples_each: int, seed: int) -> list[Tensor]:
     draw = import_thing(name, DataError, function=True)
-    held: list[Tensor] = draw(labels, clients=clients, examples_each=examples_each, seed=seed)
-    if [len(mine) for mine in held] != [examples_each] * clients:
+    try:
+        held = [
+            torch.as_tensor(m) for m in draw(labels, clients=clients, examples_each=examples_each, seed=seed)
+        ]
+        sizes = [mine.numel() for mine in held]
+    except USER_CODE_ERRORS as error:
         raise DataError(
-            f"partition '{name}' gave {[len(mine) for mine in held][:5]} examples to its clients: it must "
+            f"partition '{name}' failed ({type(error).__name__}: {reason(error)}): it is called as "
+            "function(labels, clients=, examples_each=, seed=) and returns each client's indices."
+        ) from error
+    if sizes != [examples_each] * clients:
+        raise DataError(
+            f"partition '{name}' gave {sizes[:5]} examples to its clients: it must "
             f"give {examples_each} to each of {clients}."
         )
+    for mine in held:
+        whole = (
+            mine.ndim == 1
+            and not (mine.is_floating_point() or mine.is_complex())
+            and mine.dtype != torch.bool
+        )
+        if not whole or int(mine.min()) < 0 or int(mine.max()) >= len(labels):
+            raise DataError(
+                f"partition '{name}' must give each client a list of indices, whole numbers from 0 to "
+                f"{len(labels) - 1}."
+            )
     return held
 
 

@@ -70,6 +70,8 @@ class Played:
     behind: tuple[Tensor, ...]
     """For each exchange the rows of `truth` that its clients trained on in its round, ascending."""
     rounds: int
+    partly: bool = False
+    """Clients stopped early, and nobody knows which of the examples behind their updates they never saw."""
 
     def model(self, exchange: int) -> nn.Module:
         """What was sent in this exchange."""

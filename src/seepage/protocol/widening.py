@@ -15,12 +15,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from seepage.core.errors import NotApplicable
-from seepage.core.lazy import lazy_clone
 from seepage.core.types import Batch, Crafted
-from seepage.protocol.copies import frozen_of, original_of
+from seepage.core.widened import Widened
+from seepage.protocol.copies import frozen_of
 
 
 def model_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
@@ -59,24 +58,15 @@ def wide_model(model: nn.Module) -> nn.Module:
     if not any(map(_narrow, (*model.parameters(), *model.buffers()))):
         return model
     if model not in _wide_models:
-        held = {key: _wide_frozen(parameter) for key, parameter in frozen_of(model).items()}
-        _wide_models[model] = copy.deepcopy(model, {**held})._apply(wide)
+        held: dict[int, Any] = {key: _widened(parameter) for key, parameter in frozen_of(model).items()}
+        _wide_models[model] = copy.deepcopy(model, held)._apply(wide)
     return _wide_models[model]
 
 
-def _wide_frozen(parameter: nn.Parameter) -> nn.Parameter:
-    """In float32 at least; of one that several models hold, or have lazy copies of, one for all of them."""
-    if not _narrow(parameter):
-        return parameter
-    original = original_of(parameter)
-    known: tuple[int, nn.Parameter] | None = _wide_parameters.get(original)
-    if known is None or known[0] != original._version:
-        known = (original._version, nn.Parameter(wide(original.detach()), requires_grad=False))
-        _wide_parameters[original] = known
-    return known[1] if original is parameter else nn.Parameter(lazy_clone(known[1]), requires_grad=False)
+def _widened(parameter: nn.Parameter) -> nn.Parameter:
+    return nn.Parameter(Widened.of(parameter), requires_grad=False) if _narrow(parameter) else parameter
 
 
-_wide_parameters: Any = WeakTensorKeyDictionary()
 _wide_models: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
 """A server that asks round after round reads its history again and again."""
 

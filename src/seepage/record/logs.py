@@ -80,6 +80,11 @@ class RunLog:
                 f"'{folder.path}' holds a {header.kind}, not {'an' if kind == 'audit' else 'a'} {kind}: "
                 "seepage report and seepage.open_log read it."
             )
+        return cls.of(folder, header)
+
+    @classmethod
+    def of(cls, folder: RunFolder, header: RunHeader) -> RunLog:
+        """The cells that are there, of a run whose header is known."""
         points = [AuditLog.of(folder.at(point.key), point) for point in header.points]
         return cls(folder, header, tuple(points))
 

@@ -59,8 +59,12 @@ def read_record(
 
 
 def write_record(path: Path, record: BaseModel) -> None:
+    write_atomically(path, _sealed(record))
+
+
+def _sealed(record: BaseModel) -> bytes:
     """With its checksum."""
-    write_atomically(path, seal(record.model_dump_json(indent=1).encode()))
+    return seal(record.model_dump_json(indent=1).encode())
 
 
 def _plain_name(name: str) -> str:
@@ -134,8 +138,9 @@ class RunFolder:
 
     def rewrite(self, header: RunHeader) -> RunHeader:
         """With this header of the same run, if it is another."""
-        if not self.header_file.exists() or self.read_header() != header:
-            write_record(self.header_file, header)
+        content = _sealed(header)  # bytes are compared: read again, a long header would be in memory twice
+        if not self.header_file.exists() or self.header_file.read_bytes() != content:
+            write_atomically(self.header_file, content)
         return header
 
     def clear(self) -> None:

@@ -11,11 +11,13 @@ from seepage.report.words import join, plural
 _LONGEST = 90
 """Characters of a reason in the verdict; the whole of it stands further down."""
 
-_NOT_TRIED = {
+WOULD_FIT = {
     "not_listed": "Fit this deployment but were not tried",
     "over_budget": "Not tried for want of time",
-    "does_not_fit": "Not tried, as they do not fit this model, data or protocol",
-    "not_granted": "Not tried, as this threat model does not grant what they need",
+}
+_CANNOT_WORK = {
+    "does_not_fit": "made for other models, data or protocols",
+    "not_granted": "ruled out by this threat model",
 }
 
 
@@ -74,15 +76,21 @@ def gaps(
 
 
 def not_tried(attacks: Sequence[NotTried]) -> Iterator[str]:
-    """One sentence for each kind of reason; those that would have fitted come first.
+    """Attacks that would have fitted by their names, a sentence for each kind of reason; the others counted.
 
     >>> list(not_tried([NotTried(name="tag", why="not_listed", reason="the audit names its attacks.")]))
     ['Fit this deployment but were not tried: tag.']
+    >>> list(not_tried([NotTried(name="april", why="does_not_fit", reason="the model has no patches.")]))
+    ['Not tried: 1 attack made for other models, data or protocols.']
     """
-    for why, words in _NOT_TRIED.items():
+    for why, words in WOULD_FIT.items():
         names = [one.name for one in attacks if one.why == why]
         if names:
             yield f"{words}: {join(names)}."
+    counts = {words: sum(one.why == why for one in attacks) for why, words in _CANNOT_WORK.items()}
+    found = [f"{plural(count, 'attack')} {words}" for words, count in counts.items() if count]
+    if found:
+        yield f"Not tried: {join(found)}."
 
 
 def short(reason: str) -> str:

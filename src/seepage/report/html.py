@@ -24,6 +24,7 @@ from seepage.report.distribution import Distribution, build_distribution
 from seepage.report.frame import render
 from seepage.report.front import build_front
 from seepage.report.gallery import Gallery, build_galleries
+from seepage.report.gaps import not_tried
 from seepage.report.impact import Impact, build_impact
 from seepage.report.judgement import verdict
 from seepage.report.plan import by_reason
@@ -93,7 +94,7 @@ def render_html(log: AuditLog) -> str:
         spec=header.spec,
         missing=_missing(log),
         left_out=[(join(names), sentence(reason)) for reason, names in by_reason(header.not_tried).items()],
-        not_tried=len(header.not_tried),
+        not_tried=[*not_tried(header.not_tried)],
         shape=" × ".join(str(n) for n in header.input.shape),
         noun=things(header, 2).split()[1],
         one=things(header, 1).split()[1],

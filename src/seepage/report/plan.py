@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seepage.record import BASELINE, Header, NotTried, RunHeader
-from seepage.report.gaps import not_tried
+from seepage.report.gaps import WOULD_FIT, not_tried
 from seepage.report.words import duration, join, plural, sentence, unit
 
 
 def plan_text(run: RunHeader) -> str:
     """Before the first cell: what runs and, as far as it is known, how long; of an audit also what does not.
 
-    The names of what is left out, by kind of reason; the reasons themselves stand in the summary.
+    Of what is left out the names of those that fit; the reasons stand in the summary and on the page.
     """
     if run.kind != "audit":
         return _points_text(run)
@@ -40,33 +40,40 @@ def _points_text(run: RunHeader) -> str:
 
 
 def left_out(header: Header) -> list[str]:
-    """Sentences for the attacks of the catalogue that were not tried, those with the same reason together.
+    """What was not tried: attacks that fit, with what would try them. Those that cannot work are counted; the
+    page has their reasons.
 
     >>> from seepage.report.plan import _grouped
     >>> from seepage.record import NotTried
     >>> _grouped([NotTried(name=n, why="over_budget", reason="no time was left.") for n in ("tag", "idlg")])
     ['Not tried: tag and idlg. No time was left.']
     """
-    denied = [one.name for one in header.not_tried if one.why == "not_granted"]
-    others = [one for one in header.not_tried if one.why != "not_granted"]
-    said = _grouped([one for one in others if one.why != "does_not_fit"])
-    said += _grouped([one for one in others if one.why == "does_not_fit"])
-    if denied:
-        verb = "needs" if len(denied) == 1 else "need"
+    fit = [one for one in header.not_tried if one.why in WOULD_FIT]
+    others = [one for one in header.not_tried if one.why not in WOULD_FIT]
+    said = _grouped(fit)
+    if others:
         said.append(
-            f"Not tried: {join(denied)}, which {verb} what the threat model '{header.threat.name}' does not "
-            "grant."
+            " ".join([*not_tried(others), "The page names each with its reason.", *_dishonest(header)])
         )
     return said
 
 
-def _grouped(found: list[NotTried]) -> list[str]:
+def _dishonest(header: Header) -> list[str]:
+    """How to try what a dishonest server could do, where the threat model has an honest one."""
+    if "craft_weights" in header.threat.grants or all(o.why != "not_granted" for o in header.not_tried):
+        return []
+    alone = "individual_updates" in header.threat.grants
+    name = "malicious_server" if alone else "malicious_server_secure_aggregation"
+    return [f'threat = "{name}" tries those of a dishonest server.']
+
+
+def _grouped(found: Sequence[NotTried]) -> list[str]:
     return [f"Not tried: {join(names)}. {sentence(reason)}" for reason, names in by_reason(found).items()]
 
 
 def by_reason(found: Sequence[NotTried]) -> dict[str, list[str]]:
-    """The names of attacks that were not tried, those with the same reason together."""
+    """The names of attacks that were not tried, those with the same reason together, those that fit first."""
     names: dict[str, list[str]] = {}
-    for one in found:
+    for one in sorted(found, key=lambda one: one.why not in WOULD_FIT):
         names.setdefault(one.reason, []).append(one.name)
     return names

@@ -108,6 +108,8 @@ def _advice(log: AuditLog) -> list[str]:
         lines += [f"{number}. {one.title}. {one.stops} {one.price}", f"   {one.command}"]
     if found.below:
         lines.append(f"Measured too, and ranked below: {'; '.join(found.below)}.")
+    if found.listed and found.not_measured:
+        lines.append(f"Not measured for want of time: {'; '.join(found.not_measured)}.")
     return [*lines, *([found.basis] if found.basis else []), ""]
 
 

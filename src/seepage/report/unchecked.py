@@ -67,4 +67,4 @@ def hindrances(log: AuditLog) -> list[str]:
     def which(found: set[int]) -> str:
         return "it" if whole == 1 else f"{len(found)} of {whole} exchanges"
 
-    return [f"What keeps attacks from {which(found)}: {said}" for said, found in seeds.items()]
+    return [f"What may keep attacks from {which(found)}: {said}" for said, found in seeds.items()]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS
-from seepage.attacks.closed_form.patch_embedding import patch_embedding, trace_embedding
+from seepage.attacks.closed_form.patch_embedding import patch_embedding
 from seepage.core.errors import NotApplicable
 from seepage.core.types import (
     Batch,
@@ -22,6 +22,7 @@ from seepage.core.types import (
     Reconstruction,
 )
 from seepage.data import load_data
+from seepage.models.patch_positions import trace_embedding
 from seepage.protocol import THREATS, client, play
 
 from .setting import GREY, plain_vit, psnr, random_batch, seen

@@ -265,7 +265,7 @@ def test_dead_layer_reads_nothing_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten()), "begins with Conv2d"),
+        (nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten()), "begins with Conv2d"),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 3, bias=False)), "has no bias"),
     ],
 )

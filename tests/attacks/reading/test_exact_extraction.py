@@ -138,7 +138,7 @@ def test_a_clipped_update_still_gives_exact_data_and_the_factor() -> None:
     exchange, known = sent(model, batch, spec, factor=0.0371)
     result = exact_extraction().run([exchange], known)
     assert bool((errors(result.values, batch.inputs) <= 1e-4).any(0).all())
-    assert told(result, "by 0.0371 (clipping)")
+    assert told(result, "by 0.0371 (clipping, class weights)")
     # By half as much if each were the mean of two, which lie on no grid: nobody can tell.
     assert recovered(result, batch) == [] and told(
         result, "may be the mean of examples that are nearly alike"

@@ -46,6 +46,25 @@ def test_of_two_rows_only_a_zero_one_tells() -> None:
     assert lone_class_row()(Broadcast(net)).verdict is not Verdict.CLEAN
 
 
+def test_two_other_rows_are_no_crowd_that_one_stands_out_from() -> None:
+    """OpenFF's charges and Tiara's second network: three rows, one of them 12 times as long as the others."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 128), nn.ReLU(), nn.Linear(128, 3))
+    head = net[2]
+    assert isinstance(head, nn.Linear)
+    with torch.no_grad():
+        head.weight.copy_(2 * nn.functional.normalize(torch.randn(3, 128), dim=1))
+        head.weight[1] *= 12
+    assert lone_class_row()(Broadcast(net)).verdict is Verdict.CLEAN
+    with torch.no_grad():  # fishing silences the two others, here all but for noise; or leaves them equal
+        head.weight[[0, 2]] *= 0.05
+    assert lone_class_row()(Broadcast(net)).verdict is Verdict.SUSPICIOUS
+    with torch.no_grad():
+        head.weight[0] = head.weight[2] = torch.randn(128) / 4
+        head.weight[0] += 0.02 * torch.randn(128)
+    assert lone_class_row()(Broadcast(net)).verdict is Verdict.SUSPICIOUS
+
+
 def test_a_dense_layer_behind_a_recurrent_one_does_not_read_the_input() -> None:
     recurrent = nn.ModuleDict({"rnn": nn.LSTM(12, 48), "head": nn.Linear(48, 30), "out": nn.Linear(30, 4)})
     assert not reading_input(weight_layers(recurrent))

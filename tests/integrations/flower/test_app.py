@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
 
 import seepage
 from seepage.core.errors import SpecError
 from seepage.core.types import Batch, Broadcast, LocalTraining
 from seepage.integrations.flower import record_app
+from seepage.integrations.flower.app import simulate
 from seepage.protocol import local_update
 
 LOCAL = {"optimizer": "sgd", "lr": 0.1, "epochs": 1, "batch_size": 8}
@@ -68,3 +72,21 @@ def test_nothing_to_record_says_why(tmp_path: Path, example: Path) -> None:
         record_app(example, tmp_path / "seventh", nodes=2, clients=[7])
     with pytest.raises(SpecError, match=r"first failure of a client|did not finish"):
         record_app(example, tmp_path / "other", nodes=2, config={"examples-per-client": "eight"})
+
+
+def test_what_the_server_raised_is_said_beside_a_client_s_failure() -> None:
+    """A client that is offline does not end a round; what does is what has to be mended."""
+    client, server = ClientApp(), ServerApp()
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        raise RuntimeError("scanner offline")
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        list(grid.send_and_receive([grid.create_message(RecordDict(), "train", 1, "1")]))
+        raise ValueError("two array records in a reply")
+
+    said = r"did not finish: .*two array records.* The first failure of a client: .*scanner offline"
+    with pytest.raises(SpecError, match=said):
+        simulate(server, client, nodes=1)

@@ -11,6 +11,7 @@ from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
 from torch import nn
 
+from seepage.core.errors import LogError
 from seepage.core.types import Batch, Broadcast, LocalTraining
 from seepage.defenses.dp_sgd import dp_sgd
 from seepage.integrations.flower import InProcessGrid, gatekeeper, record
@@ -152,3 +153,33 @@ def test_an_app_with_a_recorder_can_be_sent_to_another_process(tmp_path: Path) -
     cloudpickle = pytest.importorskip("ray.cloudpickle")
     mod = cloudpickle.loads(cloudpickle.dumps(record(tmp_path / "recorded")))
     assert callable(mod)
+
+
+def with_controls(name: str, folder: Path) -> None:
+    """One exchange as of SCAFFOLD: control variates travel beside the weights, by the same names."""
+    app, weights = ClientApp(), nn.Linear(2, 2).state_dict()
+    controls = ArrayRecord({n: torch.full_like(t, 9.0) for n, t in weights.items()})
+
+    @app.train(mods=[record(folder)])
+    def train(message: Message, context: Context) -> Message:
+        state = message.content[name].to_torch_state_dict()
+        moved = ArrayRecord({n: tensor + 1.0 for n, tensor in state.items()})
+        return Message(RecordDict({name: moved, "controls": controls}), reply_to=message)
+
+    grid = InProcessGrid(app, nodes=1)
+    with task():
+        content = RecordDict({name: ArrayRecord(weights), "controls": controls})
+        list(grid.send_and_receive([grid.create_message(content, "train", 1, "1")]))
+    for failure in grid.failures:
+        raise LogError(failure)
+
+
+def test_control_variates_are_not_taken_for_the_model(tmp_path: Path) -> None:
+    with_controls("arrays", tmp_path)
+    (one,) = RecordedFolder.open(tmp_path)
+    assert torch.allclose(one.exchange(nn.Linear(2, 2)).update.tensors["weight"], torch.ones(2, 2))
+
+
+def test_which_record_is_the_model_is_not_guessed(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="name the model's record 'arrays'"):
+        with_controls("weights", tmp_path)

@@ -15,8 +15,8 @@ from seepage.models.probes import dummy_inputs, run_model
 from seepage.models.tokens import nearest_tokens
 
 
-def embedding_name(model: nn.Module, spec: InputSpec) -> str:
-    """The nn.Embedding that is given the model's own tokens.
+def embedding_name(model: nn.Module, spec: InputSpec, *, anyhow: bool = False) -> str:
+    """The nn.Embedding that is given the model's own tokens; anyhow: filled up, turned or in bags, too.
 
     >>> from seepage.core.types import Modality
     >>> model = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 2))
@@ -27,15 +27,18 @@ def embedding_name(model: nn.Module, spec: InputSpec) -> str:
     found: list[str] = []
 
     def seen(name: str, _module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if args[0].shape == tokens.shape and torch.equal(args[0], tokens):
+        # Longformer fills texts up, XLNet turns them
+        shown = (args[0][..., : tokens.shape[1]], args[0].T) if anyhow and args[0].ndim == 2 else (args[0],)
+        if any(torch.equal(one, tokens) for one in shown):
             found.append(name)
 
-    with torch.no_grad(), hooked(modules_of(model, nn.Embedding), before=seen):
+    kinds = (nn.Embedding, nn.EmbeddingBag) if anyhow else (nn.Embedding,)
+    with torch.no_grad(), hooked(modules_of(model, *kinds), before=seen):
         run_model(model, tokens)
     if not found:
         raise NotApplicable(
-            "no nn.Embedding of the model reads its tokens, so there is no continuous space to search in: "
-            "use a model that looks tokens up in an nn.Embedding."
+            "no nn.Embedding of the model reads its tokens text by text, so there is no continuous space to "
+            "search in: use a model that looks tokens up in an nn.Embedding."
         )
     return found[0]
 

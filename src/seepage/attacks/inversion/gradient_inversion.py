@@ -32,6 +32,7 @@ from seepage.attacks.inversion.objective import (
     sum_of,
     update_matching,
 )
+from seepage.attacks.inversion.positions import positions_first
 from seepage.attacks.inversion.priors import PriorFactory
 from seepage.attacks.inversion.problem import Problem, pose_problem
 from seepage.attacks.inversion.relaxed_labels import LabelRule, label_counts, start_labels
@@ -178,6 +179,8 @@ class GradientInversion(PerUpdateAttack):
 
     def _matching(self, problem: Problem, start: Candidates) -> Objective:
         weights = self.layer_weights(len(problem.observed))
+        if weights is None and self.distance is cosine:
+            weights = positions_first(problem)
         fixed = not start.labels.is_floating_point()
         if fixed and (self.exact_gradients or len(start) > 1):
             fast = single_backprop_matching(problem, self.distance, weights, start)

@@ -21,7 +21,7 @@ def inverting_gradients(
     schedule: str = "cosine_decay",
     tv: float | Literal["auto"] = "auto",
     tv_relative: bool = True,
-    tv_kind: str = "anisotropic",
+    tv_kind: str = "auto",
     distance: str = "cosine",
     start: str = "gaussian",
     signed: bool = True,
@@ -35,7 +35,8 @@ def inverting_gradients(
 
     tv: weight of total variation, relative to the distance reached so far. "auto" weighs it at every step by
     the lengths of the two gradients instead: which weight suits differs between networks by a factor of a
-    thousand (see `objective.BALANCE`).
+    thousand (see `objective.BALANCE`). tv_kind: "auto" is "double_opponent" where colours meet tv = "auto",
+    and the paper's "anisotropic" otherwise; also "isotropic".
 
     The published recipe is steps=4800, step_size=0.1, schedule="step_decay", tv_relative=False and a tv found
     by trying; benchmarks/inversion_vs_peer.py compares the defaults with it.
@@ -56,6 +57,8 @@ def inverting_gradients(
         budget=budget,
     )
     choose(TV_KINDS, tv_kind, "tv_kind")
+    if tv_kind == "auto" and weighing != "balanced":  # a weight was chosen for the paper's kind
+        tv_kind = "anisotropic"
     decay = choose(SCHEDULES, schedule, "schedule")
 
     return GradientInversion(

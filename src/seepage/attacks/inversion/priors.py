@@ -59,12 +59,22 @@ def double_opponent_tv(images: Tensor) -> Tensor:
     return (squares.sum(dim=-3) + _SMOOTH).sqrt().flatten(1).mean(1)
 
 
+def usual_tv(images: Tensor) -> Tensor:
+    """Double-opponent where there are three channels, anisotropic otherwise: (R, n, C, H, W) to (R,).
+
+    One gradient norm at each pixel gave 2.4 dB more than each value's own on twelve pairs of CIFAR-10
+    pictures and CNNs (seeds 239000-2), and 1.4 dB less on ten of MNIST.
+    """
+    return double_opponent_tv(images) if images.shape[-3] == 3 else anisotropic_tv(images)
+
+
 def squared_norm(inputs: Tensor) -> Tensor:
     """Mean square of the values: (R, n, *shape) to (R,)."""
     return inputs.flatten(1).square().mean(1)
 
 
 TV_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "auto": usual_tv,
     "anisotropic": anisotropic_tv,
     "isotropic": isotropic_tv,
     "double_opponent": double_opponent_tv,

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import nn
-
-from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.reading.bias_free import choose_bias_free, read_bias_free
+from seepage.attacks.reading.one_layer import LayerAttack
 from seepage.attacks.reading.plain import plain_readings
+from seepage.attacks.reading.union import read_each
 from seepage.core.types import Exchange, Knowledge, Reconstruction
 from seepage.labels import counts_if_inferred
-from seepage.models.choice import choose_layer
+from seepage.models.choice import layers_to_read
 from seepage.models.gradients import Decode
 from seepage.models.layers import LinearLayer
 
 
-class AnalyticExtraction(PerUpdateAttack):
+class AnalyticExtraction(LayerAttack):
     """Divide weight-gradient rows by bias gradients and keep what can be an individual example.
 
     >>> import torch
+    >>> from torch import nn
     >>> from seepage.protocol import local_update
     >>> from seepage.core.types import Batch, Broadcast, InputSpec, LocalTraining, Modality
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -40,16 +40,14 @@ class AnalyticExtraction(PerUpdateAttack):
     def __init__(self, *, layer: str | None = None, bare: bool = False) -> None:
         self.layer, self.bare = layer, bare
 
-    def check(self, model: nn.Module, known: Knowledge) -> None:
-        if choose_bias_free(model, known.input, self.layer) is None:
-            choose_layer(model, known.input, self.layer)
-
-    def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
-        bias_free = choose_bias_free(exchange.broadcast.model, known.input, self.layer)
+    def read(self, exchange: Exchange, known: Knowledge, layer: str | None) -> Reconstruction:
+        bias_free = choose_bias_free(exchange.broadcast.model, known.input, layer)
         if bias_free is not None:
             return with_labels(read_bias_free(exchange, known, bias_free), exchange, known)
-        layer = choose_layer(exchange.broadcast.model, known.input, self.layer)
-        return read_layer(exchange, known, layer, rows_only=self.bare)
+        layers = layers_to_read(exchange.broadcast.model, known.input, layer)
+        if self.bare:
+            return read_bare(exchange, known, layers[0])
+        return read_each(layers, lambda one: read_layer(exchange, known, one), exchange, known.input)
 
 
 def read_layer(
@@ -90,8 +88,8 @@ def with_labels(read: Reconstruction, exchange: Exchange, known: Knowledge) -> R
 def analytic_extraction(*, layer: str | None = None, bare: bool = False) -> AnalyticExtraction:
     """Passive, exact: reads inputs (or features) straight from a linear layer's gradient, no optimisation.
 
-    layer: name of the linear layer to read; by default the first one that reads the model's input, else
-    the first one there is.
+    layer: name of the linear layer to read; by default all that read the model's input, else the first one
+    there is.
     bare: neither infer labels nor vouch for anything, and look texts up row by row, as the papers do.
     """
     return AnalyticExtraction(layer=layer, bare=bare)

@@ -12,17 +12,18 @@ Passive: no weight is changed. The crafting attacks use `peel` as their reader.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.reading.analytic_extraction import with_labels
 from seepage.attacks.reading.batch_statistics import read_by_statistics
 from seepage.attacks.reading.bias_free import choose_bias_free, read_bias_free
 from seepage.attacks.reading.local_steps import Through, read_through_steps, trained_alike, unmixed_change
+from seepage.attacks.reading.masked import MASKED, may_be_masked
+from seepage.attacks.reading.one_layer import LayerAttack
 from seepage.attacks.reading.patterns.by_alphabet import ByAlphabet, Gates, read_by_alphabet
 from seepage.attacks.reading.patterns.no_bias import read_without_bias
 from seepage.attacks.reading.patterns.notes import describe_by_alphabet, describe_without_bias
@@ -34,7 +35,7 @@ from seepage.attacks.reading.peeling.residual import Residual
 from seepage.attacks.reading.plain import plain_readings
 from seepage.attacks.reading.rows import rows_once
 from seepage.attacks.reading.scale import expected_kappa
-from seepage.attacks.reading.union import unite
+from seepage.attacks.reading.union import read_each, unite
 from seepage.attacks.reading.unmixing.assemble import Unmixed
 from seepage.core.errors import NotApplicable
 from seepage.core.settings import check_budget
@@ -48,7 +49,7 @@ from seepage.core.types import (
     UpdateKind,
 )
 from seepage.labels import counts_if_inferred
-from seepage.models.choice import choose_layer, unreadable
+from seepage.models.choice import layers_to_read, unreadable
 from seepage.models.gradients import Decode, layer_gradient
 from seepage.models.invertible import inputs_of
 from seepage.models.layers import LinearLayer, trace_linear_layers
@@ -57,9 +58,10 @@ from seepage.models.signals import BackwardSignals, draws_chances
 from seepage.protocol.losses import OF_NUMBERS
 
 
-class ExactExtraction(PerUpdateAttack):
+class ExactExtraction(LayerAttack):
     """Peels each update by itself.
 
+    >>> from torch import nn
     >>> from seepage.protocol import local_update
     >>> from seepage.core.types import Batch, Broadcast, InputSpec, LocalTraining
     >>> _ = torch.manual_seed(0)
@@ -78,25 +80,23 @@ class ExactExtraction(PerUpdateAttack):
         self.layer = layer
         self.budget = budget
 
-    def check(self, model: nn.Module, known: Knowledge) -> None:
-        if choose_bias_free(model, known.input, self.layer) is None:
-            choose_layer(model, known.input, self.layer)
-
-    def invert(self, exchange: Exchange, known: Knowledge) -> Reconstruction:
-        if (whole := _through_batch_norm(exchange, known, self.layer)) is not None:
+    def read(self, exchange: Exchange, known: Knowledge, layer: str | None) -> Reconstruction:
+        if (whole := _through_batch_norm(exchange, known, layer)) is not None:
             return whole
-        bias_free = choose_bias_free(exchange.broadcast.model, known.input, self.layer)
+        bias_free = choose_bias_free(exchange.broadcast.model, known.input, layer)
         if bias_free is not None:
             return with_labels(_without_bias(exchange, known, bias_free), exchange, known)
-        layer = choose_layer(exchange.broadcast.model, known.input, self.layer)
-        return peel(exchange, known, layer, budget=self.budget)
+        layers = layers_to_read(exchange.broadcast.model, known.input, layer)
+        return read_each(
+            layers, lambda one: peel(exchange, known, one, budget=self.budget), exchange, known.input
+        )
 
 
 def exact_extraction(*, layer: str | None = None, budget: float | None = None) -> ExactExtraction:
     """Passive, exact: reads whole batches from a linear layer's gradient by peeling, with a certificate each.
 
-    layer: name of the linear layer to read; by default the first one that reads the model's input, else
-    the first one there is.
+    layer: name of the linear layer to read; by default all that read the model's input, else the first one
+    there is.
     budget: seconds an update for the search for examples that share all their neurons; by default it ends by
     itself when it has found nothing for long.
     """
@@ -183,9 +183,12 @@ def _peeled(
     plainly = peeling
     apart = cache(lambda: None if steps == 1 else unmixed_change(exchange, known, layer, plainly))
     outcome = Outcome.of(peeling)
-    plain = None
+    plain, masked = None, False
     if not bool(outcome.certified.any()):
         plain = _by_alphabet(peeling, exchange, known, layer, outcome, apart)
+        masked = plain is not None and steps == 1 and may_be_masked(peeling, model, known)
+    if plain is not None and masked:
+        plain = replace(plain, claimed=torch.zeros_like(plain.claimed), complete=False)
     if plain is not None and not bool(plain.claimed.any()) and len(peeling.found) > len(plain):
         plain = None  # what may be means of near copies was read all the same
     if decode is None and (plain is None or not plain.complete):
@@ -217,6 +220,7 @@ def _peeled(
         notes=(
             *describe(peeling, outcome, exchange, layer, steps, replayed, by_alphabet=plain is not None),
             *(() if plain is None else describe_by_alphabet(plain, exchange)),
+            *((MASKED,) if masked else ()),
             *label_note,
         ),
     )
@@ -267,9 +271,8 @@ def _of_alphabet(read: ByAlphabet, peeling: Peeling) -> _Candidates:
     more = read.rest if read.complete else torch.cat([peeling.found.features, read.rest])
     rest = torch.zeros(len(more), dtype=torch.long, device=read.support.device)
     claimed = torch.cat([read.claimed, rest.bool()])
-    return _Candidates(
-        torch.cat([read.features, more]), claimed, claimed.double(), torch.cat([read.support, rest])
-    )
+    support = rows_once(torch.cat([read.support, rest]), int(peeling.active.sum()))
+    return _Candidates(torch.cat([read.features, more]), claimed, claimed.double(), support)
 
 
 @dataclass(frozen=True)

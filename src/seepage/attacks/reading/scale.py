@@ -152,7 +152,7 @@ def _unexpected(scale: Scale, expected: float, n: int) -> list[str]:
             f"The update is {factor} times as large as {n} examples would make it if each were in it once: "
             "there are copies in the batch, or fewer examples than were declared."
         ]
-    scaled = f"scaled down as a whole, by {factor} (clipping)."
+    scaled = f"scaled down as a whole, by {factor} (clipping, class weights)."
     if scale.num_examples is None:
         return [f"The update was {scaled}"]
     return [

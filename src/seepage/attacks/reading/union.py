@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from seepage.attacks.reading.rows import rows_once
-from seepage.core.types import INPUT_SPACE, InputSpec, Reconstruction
+from seepage.core.errors import NotApplicable
+from seepage.core.types import INPUT_SPACE, Exchange, InputSpec, Reconstruction
+from seepage.models.layers import LinearLayer
 from seepage.models.precision import EXACT
 
 _SAME = 1e-6
@@ -99,6 +102,48 @@ def unite(better: Reconstruction, plain: Reconstruction, spec: InputSpec) -> Rec
         support=_supports(better, more),
         if_declared=better.if_declared or (plain.if_declared and plain_adds),
     )
+
+
+def read_each(
+    layers: Sequence[LinearLayer],
+    read: Callable[[LinearLayer], Reconstruction],
+    exchange: Exchange,
+    spec: InputSpec,
+) -> Reconstruction:
+    """What all of these layers show, each example once; none is read after all examples are vouched for."""
+    best, refused = None, None
+    for layer in layers:
+        if best is not None and _claims(best) == exchange.update.num_examples:
+            break
+        try:
+            found = read(layer)
+        except NotApplicable as error:
+            refused = refused or error
+        else:
+            best = found if best is None else _beside(best, found, spec, exchange.update.num_examples)
+    if best is None:
+        raise refused or NotApplicable("no layer of the model can be read.")
+    return best
+
+
+def _beside(
+    one: Reconstruction, other: Reconstruction, spec: InputSpec, declared: int | None
+) -> Reconstruction:
+    """Readings of two layers; rows and certificates are about both, unless one has all that was declared."""
+    better, less = (one, other) if _claims(one) >= _claims(other) else (other, one)
+    assert better.rows is not None and less.rows is not None
+    joined = unite(replace(better, rows=better.rows + less.rows), less, spec)
+    all_of_them = _claims(better) == declared
+    notes = less.notes if _claims(joined) > _claims(better) else less.notes[:1]
+    return replace(
+        joined,
+        complete=better.complete if all_of_them else bool(better.complete and less.complete),
+        notes=tuple(dict.fromkeys((*better.notes, *notes))),
+    )
+
+
+def _claims(result: Reconstruction) -> int:
+    return 0 if result.claimed is None else int(result.claimed.sum())
 
 
 def _supports(better: Reconstruction, more: Reconstruction) -> Tensor:

@@ -51,7 +51,7 @@ class EmbeddingRows(PerUpdateAttack):
         if known.input.modality is not Modality.TEXT:
             raise NotApplicable("this attack reads texts: use another one for pictures and tables.")
         name = embeddings_of(model, known.input).tokens
-        if not model.get_parameter(name).requires_grad:
+        if not model.get_parameter(name).requires_grad and _adapter(model, name) is None:
             raise NotApplicable(
                 f"'{name}' is frozen, so clients send no gradient of it: 'exact_text' reads the blocks."
             )
@@ -61,18 +61,20 @@ class EmbeddingRows(PerUpdateAttack):
         model, tensors = exchange.broadcast.model, exchange.update.tensors
         self.check(model, known)
         found = embeddings_of(model, known.input)
-        rows = tensors[found.tokens].detach()
+        adapter = _adapter(model, found.tokens)
+        rows = tensors[found.tokens].detach() if adapter is None else tensors[adapter].detach().T
+        tied = found.tied and adapter is None
         most = (exchange.update.num_examples or 1) * known.input.shape[0]
-        moved = moved_rows(rows, tied=found.tied, most=most)[: known.input.vocabulary]
+        moved = moved_rows(rows, tied=tied, most=most)[: known.input.vocabulary]
         moved[[i for i, word in enumerate(known.input.tokens) if word in MASKS]] = False  # no word of a text
         ids = moved.nonzero().squeeze(1)
         targets = _targets(model, exchange, known) & ~moved
         more = targets.nonzero().squeeze(1)
         text = None
-        if found.positions is not None and not found.tied:
+        if found.positions is not None and not tied:
             text = _one_text(rows[ids], tensors[found.positions].detach(), ids, known.input.shape[0])
         values = torch.zeros(0, *known.input.shape, dtype=torch.long) if text is None else text[None]
-        how = "stand out by their norm, as the head is tied" if found.tied else "move, and no others"
+        how = "stand out by their norm, as the head is tied" if tied else "move, and no others"
         return Reconstruction(
             values=values,
             claimed=torch.ones(len(values), dtype=torch.bool),
@@ -86,9 +88,17 @@ class EmbeddingRows(PerUpdateAttack):
         )
 
 
+def _adapter(model: nn.Module, embedding: str) -> str | None:
+    """LoRA's matrix (rank, vocabulary) beside a frozen embedding: what it looks up are columns of that."""
+    name = embedding.removesuffix("base_layer.weight") + "lora_embedding_A."
+    return next(
+        (key for key, p in model.named_parameters() if key.startswith(name) and p.requires_grad), None
+    )
+
+
 def embeddings_of(model: nn.Module, spec: InputSpec) -> _Embeddings:
     """By running the model: which embedding is given the tokens, and which one is given 0, 1, 2, ..."""
-    name = embedding_name(model, spec)
+    name = embedding_name(model, spec, anyhow=True)
     names = {id(parameter): key for key, parameter in model.named_parameters()}
     counted: list[tuple[str, int]] = []
 
@@ -156,7 +166,7 @@ def _one_text(rows: Tensor, places: Tensor, ids: Tensor, length: int) -> Tensor 
     """
     there = (places.abs().amax(dim=1) > 0).nonzero().squeeze(1)
     seen = places[there].double()
-    if not 0 < len(there) <= min(length, places.shape[1]):
+    if not 0 < len(there) <= min(length, places.shape[1]) or places.shape[1] != rows.shape[1]:
         return None
     share = torch.linalg.lstsq(seen.T, rows.double().T).solution  # (places, tokens)
     ones = share.round()

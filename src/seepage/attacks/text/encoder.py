@@ -14,7 +14,7 @@ from seepage.attacks.text.links import Links
 from seepage.attacks.text.places import places_of
 from seepage.core.errors import NotApplicable
 from seepage.core.types import InputSpec
-from seepage.models.blocks import Attention, attention_of
+from seepage.models.blocks import Attention, attention_of, read_at
 
 MOST_CANDIDATES = 400
 """Links are (heads, n, n). Cost: with more candidates minutes and gigabytes are needed."""
@@ -36,7 +36,17 @@ def read_encoder(
             "the update has no gradients of the first block's queries and keys, from which an encoder's "
             "sentences are put together: 'embedding_rows' reads its tokens where these are trained."
         )
+    if not any(f"{attention.query}.weight" in point.weights for point in first.points):
+        raise NotApplicable(
+            "the first block's queries do not read what the block reads, as behind MobileBERT's bottleneck, "
+            "so that no sentence can be put together: 'embedding_rows' reads its tokens, 'tag' searches."
+        )
     found = places_of(first, tensors, spec)
+    if len(found) == 0 and (even := _evenness_of_any(first, attention, spec)) < UNIFORM:
+        raise NotApplicable(
+            f"the first block attends to all tokens alike (to {even:.1g}), as after random initialisation, "
+            "and its gradient is nearly that of a single token: 'embedding_rows' reads which words there are."
+        )
     if not 0 < len(found) <= MOST_CANDIDATES:
         raise NotApplicable(
             f"{len(found)} tokens at their places fit the first block's gradient, which is "
@@ -64,6 +74,14 @@ def read_encoder(
             "random initialisation, so that its gradients do not tell which tokens stand together."
         )
     return ids, notes
+
+
+def _evenness_of_any(first: Reader, attention: Attention, spec: InputSpec) -> float:
+    """Of one text of as many different tokens as it has places."""
+    device = next(first.model.parameters()).device
+    some = torch.arange(spec.shape[0], device=device)[None] % int(spec.vocabulary or 1)
+    (features,) = read_at(first.model, first.points[:1], input_ids=some)
+    return _evenness(first.model, attention, features.flatten(0, -2).double())
 
 
 def _evenness(model: nn.Module, attention: Attention, features: Tensor) -> float:

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seepage.attacks.text.far_ends import by_all_layers, left_by_known_targets
 from seepage.core.types import PADDING
 from seepage.models.blocks import blocks_of, matrices
 from seepage.models.hooks import hooked
+from seepage.models.hugging_face import is_adapted
 from seepage.protocol import training_mode
-from seepage.protocol.losses import next_token
 
 SHORTLIST = 64
 """Tokens, the nearest by angle, that are compared in full. Cost: time."""
@@ -26,46 +27,40 @@ SHORTLIST = 64
 def last_tokens(model: nn.Module, ids: Tensor, gradients: Mapping[str, Tensor]) -> Tensor | None:
     """(n,) the token behind each of n texts (n, length) of a language model; None where it cannot be told.
 
-    The last block ends in `h + linear(a)`, then come the final norm and the head W. A target y at a token
-    sends back delta = J^T W^T (softmax - e_y) / tokens, J the norm's Jacobian there, and y is what fits.
+    A head with a weight of its own is sent softmax - e_y by a token's target y. Else the last block ends in
+    `h + linear(a)`, then come the final norm and the head W. A target y at a token sends back
+    delta = J^T W^T (softmax - e_y) / tokens, J the norm's Jacobian there, and y is what fits.
     """
     prefix, blocks = blocks_of(model)
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if head is None:
         return None
+    if is_adapted(model) and not head.weight.requires_grad:
+        return by_all_layers(model, ids, gradients)
     seen = _Seen(model, ids, f"{prefix}.{len(blocks) - 1}", blocks[-1], head)
-    if seen.norm is None or seen.weight not in gradients:
+    own = seen.head in gradients and seen.uses == 1
+    name, read, linear = (seen.head, seen.read, head) if own else (seen.weight, seen.activations, seen.linear)
+    if name not in gradients or (seen.norm is None and not own):
         return None
     there = ids != PADDING
     tokens, ends = int(there.sum()), there.sum(dim=1) - 1
     rows = torch.arange(len(ids), device=ids.device)
     # (texts, features); OPT has put all tokens into one row
-    activations = seen.activations.reshape(*ids.shape, -1)[rows, ends].double()
-    if len(activations) > activations.shape[1]:
+    activations = read.reshape(*ids.shape, -1)[rows, ends].double()
+    gradient = left_by_known_targets(model, ids, {name: gradients[name]})[0].double()
+    gradient = gradient.T if isinstance(linear, nn.Linear) else gradient  # (features, width)
+    fits = own or gradient.shape[1] == seen.hidden.shape[-1]  # of a mixture of experts no layer does
+    if not fits or len(gradient) != activations.shape[1] or len(activations) > len(gradient):
         return None
-    gradient = (gradients[seen.weight].detach() - _of_known_targets(model, ids, seen.weight)).double()
-    gradient = gradient.T if isinstance(seen.linear, nn.Linear) else gradient  # (features, width)
-    sent = torch.linalg.lstsq(activations.T, gradient).solution  # (texts, width)
+    sent: Tensor = torch.linalg.lstsq(activations.T, gradient).solution  # (texts, width)
+    if own:  # softmax - e_y is negative at y alone
+        return sent.argmin(dim=1)
     return torch.stack(
         [
             _target(seen, head.weight.detach(), row, end, tokens * sent[row])
             for row, end in enumerate(ends.tolist())
         ]
     )
-
-
-def _of_known_targets(model: nn.Module, ids: Tensor, name: str) -> Tensor:
-    """The part of the weight's gradient that all tokens but the last of each text send back.
-
-    Left in the equations as unknowns, they would drown the few others in rounding: activations are alike.
-    """
-    tokens = int((ids != PADDING).sum())
-    known, weight = tokens - len(ids), model.get_parameter(name)
-    if known == 0:
-        return torch.zeros_like(weight)
-    with torch.enable_grad(), training_mode(model, False):
-        (found,) = torch.autograd.grad(next_token(model(ids), ids) * (known / tokens), weight)
-    return found
 
 
 def _target(seen: _Seen, weight: Tensor, row: int, end: int, sent: Tensor) -> Tensor:
@@ -125,7 +120,9 @@ class _Seen:
             self.logits: Tensor = model(ids)
         self.linear, self.activations = calls[-1]
         self.weight = names.get(id(self.linear.weight), "")
-        self.hidden = outputs["block"]
+        self.hidden, self.read = outputs["block"], outputs["head"]
+        self.head = names[id(head.weight)]
+        self.uses = sum(p is head.weight for m in model.modules() for p in m._parameters.values())
         self.norm: Any = next(
             (m for m, given, made in small if _same(given, self.hidden) and _same(made, outputs.get("head"))),
             None,

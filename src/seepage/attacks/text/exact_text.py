@@ -127,8 +127,8 @@ def _reader(
     which = "first" if block == 0 else "second"
     if not points:
         raise NotApplicable(
-            f"the update has no gradient of the {which} block's attention, for it is frozen or all zero: "
-            "clients that train these blocks, or adapters in them, can be read."
+            f"the update has no gradient of the {which} block's attention, for it is frozen or all zero (or, "
+            "of adapters, not LoRA's): clients that train these blocks, or LoRA in them, can be read."
         )
     rounding = max(torch.finfo(tensors[name].dtype).eps for point in points for name in point.weights)
     gradients = [point.gradient(tensors) for point in points]

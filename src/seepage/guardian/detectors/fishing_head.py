@@ -19,6 +19,10 @@ can be told is cut off."""
 _LEAST_FAN_IN = 8
 """Weights of a row that is judged by a share of energy. Derived: what `coverage` asks of a layer."""
 
+_FRESH = math.sqrt(2 / 3)
+"""Distance of two rows of a layer that nobody has trained yet. Derived: `nn.Linear` draws each of d weights
+between -1/sqrt(d) and 1/sqrt(d), so that a row's squares sum to 1/3 whatever its length."""
+
 _ZERO = 1e-6
 """Share of the energy from which on the other rows are zero or equal. Derived: the square of what rounding to
 half precision leaves (5e-4), with room."""
@@ -43,12 +47,24 @@ def measure_rows(layers: Sequence[WeightLayer]) -> Reading:
             f"layer's energy, where {len(head.rows)} alike classes have {1 - 1 / len(head.rows):.2g}"
         )
         exact = rest <= _ZERO and len(head.rows) > 2
-        # Of two rows one is often several times the other, of two outputs that are no classes above all, and
-        # of rows of a handful of weights too.
-        telling = (len(head.rows) > 2 and head.rows.shape[1] >= _LEAST_FAN_IN) or rest <= _ZERO
-        score = -math.log10(max(rest, _SMALLEST)) if telling else 0.0
+        score = -math.log10(max(rest, _SMALLEST)) if _telling(head, rest, index) else 0.0
         readings.append(Reading(score=score, layer=head.name, evidence=words, exact=exact))
     return max(readings, key=lambda reading: reading.score)
+
+
+def _telling(head: WeightLayer, rest: float, index: int) -> bool:
+    """Whether a share of energy says anything: few rows, or short ones, differ by as much for no reason."""
+    if rest <= _ZERO:
+        return True
+    # Of two rows one is often several times the other, of two outputs that are no classes above all, and of
+    # rows of a handful of weights too.
+    if len(head.rows) == 2 or head.rows.shape[1] < _LEAST_FAN_IN:
+        return False
+    if len(head.rows) > 3:
+        return True
+    # So is one of three, and two others are no crowd that it stands out from. Fishing leaves them equal.
+    one, other = (row.double() for k, row in enumerate(head.rows) if k != index)
+    return float((one - other).norm()) < _FRESH * head.scale
 
 
 def others_share(rows: Tensor) -> tuple[float, int]:

@@ -157,8 +157,8 @@ def simulate(
         try:
             server(grid, context)
         except Exception as error:
-            why = grid.failures[0] if grid.failures else in_words(error)
-            raise SpecError(f"the app did not finish: {why}") from error
+            first = f" The first failure of a client: {grid.failures[0]}" if grid.failures else ""
+            raise SpecError(f"the app did not finish: {in_words(error)}{first}") from error
     return grid.failures
 
 

@@ -24,14 +24,12 @@ from seepage.core.types import (
     Update,
     UpdateKind,
 )
-from seepage.integrations.flower.messages import arrays_of, examples_of, named_alike, state_record
+from seepage.integrations.flower.messages import ARRAYS, arrays_of, examples_of, named_alike, state_record
 from seepage.integrations.flower.strategy import AroundStrategy
 from seepage.protocol import loss_name
 from seepage.protocol.copies import own_copy
 from seepage.record.exchanges import from_array_record
 from seepage.record.exchanges.reading import fit
-
-_ARRAYS = "arrays"
 
 
 class Curious(AroundStrategy):
@@ -91,9 +89,9 @@ class Curious(AroundStrategy):
         record = state_record({name: t.detach().cpu() for name, t in crafted.model.state_dict().items()})
         for number, message in enumerate(messages):
             if crafted.clients is None or number in crafted.clients:
-                kept = {name: part for name, part in message.content.items() if name != _ARRAYS}
+                kept = {name: part for name, part in message.content.items() if name != ARRAYS}
                 # a new one: strategies share one content among all messages
-                message.content = RecordDict({**kept, _ARRAYS: record})
+                message.content = RecordDict({**kept, ARRAYS: record})
                 self._sent[message.metadata.dst_node_id] = (crafted.model, crafted.secret)
         self._honest = arrays
         return messages

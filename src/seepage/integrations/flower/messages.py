@@ -8,9 +8,12 @@ from typing import Any
 from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
+from seepage.core.errors import LogError
 from seepage.record.exchanges import ExchangeKind, Recorder, from_array_record
 
 LARGEST_ROUND = 10**9
+ARRAYS = "arrays"
+"""What Flower's strategies call the record of the model, unless they are told otherwise."""
 
 
 def is_training(message: Message) -> bool:
@@ -19,12 +22,19 @@ def is_training(message: Message) -> bool:
 
 
 def arrays_of(message: Message) -> dict[str, Tensor] | None:
-    """The tensors of a message, of all its array records; None where it has none."""
+    """The model's tensors in a message, whatever else it carries (control variates); None: there are none."""
     if not message.has_content():
         return None
+    records = message.content.array_records
     found: dict[str, Tensor] = {}
-    for record in message.content.array_records.values():
-        found |= from_array_record(record)
+    for key in [ARRAYS] if ARRAYS in records else records:
+        tensors = from_array_record(records[key])
+        if both := sorted(found.keys() & tensors.keys()):
+            raise LogError(
+                f"several array records of a message have a tensor '{both[0]}', and which of them is the "
+                f"model's is not known: name the model's record '{ARRAYS}', as Flower's strategies do."
+            )
+        found |= tensors
     return found or None
 
 

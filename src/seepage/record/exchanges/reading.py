@@ -65,7 +65,7 @@ class Known:
         return info.model_copy(update={"local": local, "examples": examples})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RecordedExchange:
     """One exchange of a folder. What it is made of is read when it is asked for, and not kept."""
 

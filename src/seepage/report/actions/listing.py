@@ -74,6 +74,8 @@ class Actions:
         """Why nothing is listed, in a sentence or two; empty where something is."""
         if self.listed:
             return ""
+        if self.below:
+            return "No measured change both stops a tenth of the leak and lets this network learn."
         more = (
             "Budgets are clock time, and a busy machine gets less done in it: raise it, as in --budget 10m, "
             "and run the same command again."
@@ -117,9 +119,12 @@ def listed(result: StudyResult) -> Actions:
     measured = [row for row in others if row.leakage is not None and not _unfinished(row)]
     actions = [_action(result, plain, row) for row in measured]
     useful = sorted((one for one in actions if one.stopped >= HELPS), key=lambda one: -one.score)
+    most = min(
+        MOST, sum(one.score > 0 for one in useful)
+    )  # where nothing is learnt any more, nothing is advised
     return Actions(
-        listed=tuple(useful[:MOST]),
-        below=tuple(one.in_short for one in useful[MOST:]),
+        listed=tuple(useful[:most]),
+        below=tuple(one.in_short for one in useful[most:]),
         without_effect=tuple(one.title for one in actions if one.stopped < HELPS),
         not_measured=tuple(_title(result, row) for row in others if row not in measured),
         basis=_basis(result),
@@ -192,7 +197,7 @@ def _basis(result: StudyResult) -> str:
     names = dict.fromkeys(one.attack.plain.name for one in result.rows[0].leaks)
     seeds = plural(len(header.seeds), "seed")
     said = f"Each was attacked by {join(list(names))} on {seeds}"
-    if not header.training_seeds:
+    if all(row.accuracy is None for row in result.rows):
         return f"{said}. There was no time, or too little data, for a training."
     training = spec["training"]
     return (

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from seepage.core.errors import SeepageError
+from seepage.engine.executors.pays import WORKER_START
 from seepage.engine.grid import Grid
 from seepage.engine.remedies import SHARE, advice_grid
 from seepage.engine.run import run_grid
@@ -16,6 +17,9 @@ from seepage.record import AuditLog, RunLog, origin_key, summarise
 from seepage.report.actions.listing import ADVICE
 from seepage.report.judgement import strongest
 
+SLOWED = 3.0
+"""At most so many times its share of the budget advice takes, where other people's work slows this process
+down as much: budgets are clock time, and a share that only waits measures nothing. A choice."""
 LEAST, SHORTEST, MOST = 3.0, 20.0, 180.0
 """Seconds: with less than LEAST nothing is begun. Without a budget advice takes as long as the audit did,
 from SHORTEST to MOST: what a user waits for."""
@@ -72,19 +76,29 @@ def measure_actions(
         return None
     attacks = list({one.attack.plain.key: (one.attack.plain, one.seconds) for one in found}.values())
     try:
-        grid = advice_grid(
-            audit,
-            attacks=attacks,
-            crafted=bool(found[0].crafted),
-            seconds=seconds,
-        )
+        clock, worked = time.monotonic(), time.process_time()
+        grid = advice_grid(audit, attacks=attacks, crafted=bool(found[0].crafted), seconds=seconds)
+        slowed = _slowed(time.monotonic() - clock, time.process_time() - worked)
+        if seconds < 4 * WORKER_START and where.get("engine", "auto") == "auto" and not where.get("jobs"):
+            where["engine"] = "here"  # more than a quarter of the time would go into starting processes
         asked = {**grid.asked, "audit": log.header.run_key, "made_for": made_for(log), "command": command}
         changes = len(grid.points) - 1
-        say(f"measuring {changes} changes of the deployment ({seconds:.0f} s; --no-advice skips it).")
-        return run_grid(replace(grid, asked=asked), out=log.folder.path / ADVICE, fresh=True, **where)
+        busy = f", on this busy machine up to {slowed * seconds:.0f} s" if slowed > 1.5 else ""
+        say(f"measuring {changes} changes of the deployment ({seconds:.0f} s{busy}; --no-advice skips it).")
+        grid = replace(grid, asked=asked, budget=slowed * seconds)
+        return run_grid(grid, out=log.folder.path / ADVICE, fresh=True, **where)
     except SeepageError as reason:
         say(f"no advice: {reason}")
         return None
+
+
+def _slowed(clock: float, worked: float) -> float:
+    """How many times as long this process takes as its work does, from 1 to `SLOWED`.
+
+    >>> _slowed(2.0, 1.0), _slowed(1.0, 1.9), _slowed(60.0, 1.0)
+    (2.0, 1.0, 3.0)
+    """
+    return min(SLOWED, max(1.0, clock / max(worked, 1e-6)))
 
 
 def made_for(log: AuditLog) -> str:

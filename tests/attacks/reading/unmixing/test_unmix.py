@@ -115,6 +115,55 @@ def test_the_last_ones_follow_without_a_draw(left: int) -> None:
         assert float((search.ledger.q @ layer.q.T).abs().amax(0).min()) > 0.9999
 
 
+def trained(seed: int, *, rate: float, examples: int) -> Known:
+    """The change of a layer over five steps on all examples, taken for one of the layer halfway."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(examples, COLUMNS, generator=generator).double()
+    labels = torch.randint(5, (examples,), generator=generator)
+    torch.manual_seed(seed)
+    first = nn.Linear(COLUMNS, ROWS)
+    model = nn.Sequential(first, nn.ReLU(), nn.Linear(ROWS, 5)).double()
+    before = [parameter.detach().clone() for parameter in first.parameters()]
+    for _ in range(5):
+        gradients = torch.autograd.grad(
+            nn.functional.cross_entropy(model(x), labels), list(model.parameters())
+        )
+        with torch.no_grad():
+            for weights, gradient in zip(model.parameters(), gradients, strict=True):
+                weights.sub_(gradient, alpha=rate)
+    weight, bias = (p.detach() - start for p, start in zip(first.parameters(), before, strict=True))
+    halfway = (before[0] + weight / 2, before[1] + bias / 2)
+    mixture = mixture_of(
+        lambda: weight.split(7, dim=1),
+        bias,
+        noise=torch.full((ROWS,), 1e-12),
+        layer=halfway,
+        made_up=lambda unknown: torch.randn(4 * unknown, COLUMNS, generator=generator),
+        moved=1.0,
+    )
+    assert mixture is not None and mixture.unknown == examples
+    whole = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+    signals = torch.cat([weight, bias.unsqueeze(1)], dim=1) @ torch.linalg.pinv(whole)
+    return Known(mixture, x, signals.T, *halfway)
+
+
+@pytest.mark.parametrize(
+    ("left", "examples", "rate", "seeds"), [(1, 12, 0.2, (2, 3, 28)), (2, 8, 0.3, (11,))]
+)
+def test_the_last_ones_follow_where_neurons_crossed_0_between_local_steps(
+    left: int, examples: int, rate: float, seeds: tuple[int, ...]
+) -> None:
+    """What is off halfway may have sent something before: only what never came near 0 is a zero."""
+    for seed in seeds:
+        layer = trained(seed, rate=rate, examples=examples)
+        fired = layer.signals.abs() > 1e-9
+        assert bool((fired & ~layer.on)[:left].any())
+        search = Search(layer.mixture, Clock(seconds=None))
+        search.ledger.add(layer.q[left:], fired[left:])
+        assert search.run() and search.followed == left
+        assert float((search.ledger.q @ layer.q.T).abs().amax(0).min()) > 0.9999
+
+
 def test_a_wrong_find_is_taken_back_once_all_seem_to_be_found() -> None:
     layer = known(1)
     search = Search(layer.mixture, Clock(seconds=None))

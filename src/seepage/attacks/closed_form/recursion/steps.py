@@ -104,7 +104,7 @@ def functional_step(before: Tensor, after: Tensor) -> Step | None:
     """The activation, with default settings, that was called outside any module: seen from its values."""
     for make in (_sigmoid, _tanh, _leaky_relu, _softplus, _elu):
         step = make()
-        if torch.allclose(step.forward(before), after, rtol=1e-5, atol=1e-6):
+        if before.dtype == after.dtype and torch.allclose(step.forward(before), after, rtol=1e-5, atol=1e-6):
             return step
     return None
 

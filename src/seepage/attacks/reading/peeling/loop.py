@@ -77,6 +77,8 @@ class Peeling:
         self.rounds = 0
         self.tangled = False
         """Whether examples without a neuron of their own were looked for in vain."""
+        self.unexplained = False
+        """Whether parts were told apart of which no label explains any."""
         self.unmixed = 0
         """Those found where no neuron was alone."""
         self.by_next_layer = 0
@@ -156,6 +158,7 @@ class Peeling:
         whole = self.code.bounds() is None  # on an alphabet, what is taken away leaves no error
         if self.by_next is not None:
             apart = self.by_next.unmix(self.residual, index, self.found, self._clock, whole=whole)
+        fits = apart is not None
         new = self._told_apart(apart, rows, index)
         self.by_next_layer += len(new)
         if len(new) == 0 and self.by_signals is not None:
@@ -166,7 +169,8 @@ class Peeling:
             apart = self.unmixer.unmix(self.residual, index, self.found, self._clock)
             new = self._told_apart(apart, rows, index)
             self.rough = self.unmixer.pictures() if apart is None else None
-        self.tangled = apart is None
+        self.tangled = len(new) == 0
+        self.unexplained = self.tangled and (fits or apart is not None)
         self.unmixed += len(new)
         new.round += 1  # not plain extraction, even if nothing came before
         return new

@@ -15,6 +15,12 @@ from seepage.core.types import Exchange, UpdateKind
 from seepage.models.layers import LinearLayer
 from seepage.models.precision import Precision
 
+_UNEXPLAINED = (
+    "What is left was taken apart, but no label's backward signal, under the loss that was told, explains "
+    "any of it: clients may train with another loss (label smoothing, class weights), or combinations of "
+    "examples pass for examples, as where an activation is linear at all of them."
+)
+
 
 def describe(
     peeling: Peeling,
@@ -93,7 +99,8 @@ def _nothing(
     else:
         notes.append(
             "Either no neuron is activated by one example alone, or the update was changed on its way "
-            "(noise, pruning, batch statistics)."
+            "(noise, pruning, batch statistics), or clients train with another loss than was told (label "
+            "smoothing, class weights)."
         )
         notes += _tangled(peeling)
     if spoiled := int(peeling.first.spoiled.sum()):
@@ -112,8 +119,8 @@ def _nothing(
 
 def _tangled(peeling: Peeling) -> list[str]:
     """Why examples without a neuron of their own were not told apart."""
-    if not peeling.tangled:
-        return []
+    if not peeling.tangled or peeling.unexplained:
+        return [_UNEXPLAINED] if peeling.tangled else []
     if peeling.unmixer is None:
         return [_not_by_next(peeling), *_not_by_signals(peeling)]
     search = peeling.unmixer.search
@@ -176,8 +183,8 @@ def _not_by_signals(peeling: Peeling) -> list[str]:
     if peeling.by_signals.unknown is None:
         return [
             "Nor were backward signals searched for in the layer's own column space: that takes two neurons "
-            "for each unknown example, no noise beyond rounding, and a network that is not too large behind "
-            "the layer."
+            "for each unknown example, no noise beyond rounding, and a network behind the layer that is "
+            "not too large and has second derivatives."
         ]
     return [
         "Nor was any found whose backward signal, as the network computes it for some label, lies in the "

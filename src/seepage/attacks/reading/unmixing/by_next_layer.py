@@ -51,7 +51,6 @@ class NextLayerUnmixer:
         self.made_up = made_up
         self.unknown: int | None = None
         """At the last try; None where the rank said no."""
-        self.found = 0
         self._generator = torch.Generator().manual_seed(seed)
 
     def unmix(

@@ -56,10 +56,13 @@ class SignalUnmixer:
         mixture = mixture_at(residual, index, found, self.signals, self.made_up)
         if mixture is None or mixture.unknown < 2 or mixture.unknown * self.behind > _MOST_WORK:
             return None
+        curvature = self._curvature = self._curvature or SignalCurvature(self.signals)
+        if not curvature.exists():
+            return None
         self.unknown = mixture.unknown
         told = gather(
             mixture,
-            lambda starts: self._all_labels(mixture, starts, index, clock),
+            lambda starts: self._all_labels(mixture, curvature, starts, index, clock),
             self.signals,
             index,
             starts=_STARTS,
@@ -71,22 +74,25 @@ class SignalUnmixer:
         )
         return None if told is None else told.unmixed()
 
-    def _all_labels(self, mixture: Mixture, starts: Tensor, index: Tensor, clock: Clock) -> Roots:
+    def _all_labels(
+        self, mixture: Mixture, curvature: SignalCurvature, starts: Tensor, index: Tensor, clock: Clock
+    ) -> Roots:
         """Where starts (t, u) end with each label that an example seems to have."""
         roots: list[Roots] = []
         vain = 0
-        for equations in self._likely_first(mixture, starts, index):
+        for equations in self._likely_first(mixture, curvature, starts, index):
             if roots and (clock.expired or vain == _IN_VAIN):
                 break
             roots.append(self._reached(mixture, equations, starts))
             vain = 0 if len(roots[-1].a) else vain + 1
         return Roots.joined(roots)
 
-    def _likely_first(self, mixture: Mixture, starts: Tensor, index: Tensor) -> list[SignalEquations]:
+    def _likely_first(
+        self, mixture: Mixture, curvature: SignalCurvature, starts: Tensor, index: Tensor
+    ) -> list[SignalEquations]:
         """One for each label; those first that some example seems to have."""
-        self._curvature = self._curvature or SignalCurvature(self.signals)
         classes = max(2, self.signals.spec.num_classes)
-        each = [SignalEquations(mixture, self._curvature, label, index) for label in range(classes)]
+        each = [SignalEquations(mixture, curvature, label, index) for label in range(classes)]
         return sorted(each, key=lambda one: float(one.at(starts)[0].norm(dim=1).median()))
 
     def _reached(self, mixture: Mixture, equations: SignalEquations, starts: Tensor) -> Roots:

@@ -68,6 +68,11 @@ class Mixture:
         swings: Tensor = (a @ self.gates.T).abs() <= change.abs()
         return swings
 
+    def patterns(self, a: Tensor) -> Tensor:
+        """(t, r) bool: neurons that a (t, u) may have switched on in some step; the others send 0."""
+        on: Tensor = (a @ self.gates.T > 0) | self.swings(a)
+        return on
+
     def agreement(self, on: Tensor, a: Tensor) -> Tensor:
         """(t,) share of the rows that a (t, u) switches as `on` (t, r) says, in some step."""
         return (((a @ self.gates.T > 0) == on) | self.swings(a)).double().mean(1)

@@ -164,9 +164,10 @@ class Search:
         any_row = torch.ones_like(mixture.noise)
         if left == 1:
             only = span.T * torch.sign(mixture.ones @ span).unsqueeze(1)
-            return from_patterns(mixture.directions, only @ mixture.gates.T > 0), any_row
+            on = torch.cat([only @ mixture.gates.T > 0, mixture.patterns(only)])
+            return from_patterns(mixture.directions, on), any_row
         if not self._draws():
-            on = along_the_line(mixture.gates, mixture.ones, span) @ mixture.gates.T > 0
+            on = mixture.patterns(along_the_line(mixture.gates, mixture.ones, span))
             q = torch.cat([from_patterns(mixture.directions, part) for part in on.split(_LINE)])
             remains = ((q @ mixture.directions.T).square() * ~on).sum(1)
             return q[remains.argsort()[:_LINE]], any_row
