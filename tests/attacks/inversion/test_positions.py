@@ -50,7 +50,7 @@ class SmallTransformer(nn.Module):
 
 def transformer(seed: int = 0, **settings: bool) -> nn.Module:
     torch.manual_seed(seed)
-    return SmallTransformer(**settings).eval()  # type: ignore[arg-type]
+    return SmallTransformer(**settings).eval()
 
 
 def picture(seed: int) -> Tensor:
