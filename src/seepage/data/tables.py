@@ -59,8 +59,8 @@ def csv_file(
     column = _label_column(header, label, path.name)
     features = [i for i in range(len(header)) if i != column]
     named = [header[i] for i in features]
-    for option, columns in (("categorical", categorical), ("leave_out", leave_out)):
-        check_columns(option, columns, named, path.name)
+    for option, given in (("categorical", categorical), ("leave_out", leave_out)):
+        check_columns(option, given, named, path.name)
     features = [i for i in features if header[i] not in leave_out]
     if not features:
         raise DataError(f"{path.name} has no column besides the label; add at least one feature column.")
