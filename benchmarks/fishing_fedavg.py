@@ -31,7 +31,7 @@ from seepage.attacks.fishing.class_fishing import class_fishing, moderate_fishin
 from seepage.attacks.fishing.feature_fishing import feature_fishing
 from seepage.attacks.fishing.shared import Fishing
 from seepage.core.errors import NotApplicable
-from seepage.core.types import Batch, Broadcast, LocalTraining
+from seepage.core.types import Batch, Broadcast, InputSpec, LocalTraining
 from seepage.data import Dataset, load_data
 from seepage.models.zoo.resnet import resnet20
 from seepage.protocol import THREATS, client, knowledge, local_update, play
@@ -176,12 +176,17 @@ def lacking(data: Dataset, examples: int, seed: int, *, every_class: bool) -> Ba
 
 
 def cut(
-    line: Line, attack: Fishing, kind: str, name: str, local: LocalTraining, batch: Batch, seed: int
+    line: Line,
+    attack: Fishing,
+    model: nn.Module,
+    spec: InputSpec,
+    local: LocalTraining,
+    batch: Batch,
+    seed: int,
 ) -> int:
     """Fish one batch; the number of examples vouched for that were met before."""
-    data, model = dataset(name, kind), network(kind, name, seed % 2)
     known = knowledge(
-        THREAT, "per_client", spec=data.spec, loss="cross_entropy", local=local, auxiliary=None, seed=seed
+        THREAT, "per_client", spec=spec, loss="cross_entropy", local=local, auxiliary=None, seed=seed
     )
     start = time.process_time()
     attack.check(model, known)
@@ -230,7 +235,8 @@ def cuts(trials: int, first_seed: int, only: str) -> None:
                             batch = lacking(dataset(name, kind), examples, seed, every_class=every_class)
                             line.trials += examples if words == "binary_fishing" else 1
                             local = fedavg(lr, epochs=steps)
-                            twice += cut(line, make(), kind, name, local, batch, seed)
+                            model, spec = network(kind, name, seed % 2), dataset(name, kind).spec
+                            twice += cut(line, make(), model, spec, local, batch, seed)
                     print(f"{told}: {line}, {twice} twice", flush=True)
 
 

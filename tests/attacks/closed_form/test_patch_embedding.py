@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from seepage.attacks import ATTACKS
 from seepage.attacks.closed_form.patch_embedding import patch_embedding
-from seepage.attacks.closed_form.transformer.embedding import trace_embedding
 from seepage.core.errors import NotApplicable
 from seepage.core.types import (
     Batch,
@@ -23,6 +22,7 @@ from seepage.core.types import (
     Reconstruction,
 )
 from seepage.data import load_data
+from seepage.models.patch_positions import trace_embedding
 from seepage.protocol import THREATS, client, play
 
 from .setting import GREY, plain_vit, psnr, random_batch, seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -158,6 +159,16 @@ def test_a_grey_edge_costs_less_than_a_coloured_one_in_double_opponent_tv() -> N
     red = torch.zeros(1, 1, 3, 4, 4)
     red[:, :, 0, :, 2:] = 1.0
     assert double_opponent_tv(grey) < double_opponent_tv(red)
+
+
+@pytest.mark.parametrize(
+    ("channels", "same"), [(1, anisotropic_tv), (2, anisotropic_tv), (3, double_opponent_tv)]
+)
+def test_the_usual_total_variation_follows_the_channels(
+    channels: int, same: Callable[[Tensor], Tensor]
+) -> None:
+    images = torch.rand(2, 2, channels, 4, 5, dtype=torch.float64)
+    torch.testing.assert_close(TV_KINDS["auto"](images), same(images), rtol=0.0, atol=0.0)
 
 
 def numeric_gradient(objective: Objective, at: Candidates, where: int, step: float = 1e-5) -> Tensor:

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from seepage.attacks.inversion.inverting_gradients import inverting_gradients
 from seepage.attacks.inversion.objective import BALANCE, FADING, Candidates, Evaluation, sum_of
+from seepage.attacks.inversion.priors import anisotropic_tv, double_opponent_tv
 from seepage.core.types import Batch, LocalTraining
 
-from .setting import exchange_for, image_spec, knowledge, psnr
+from .setting import conv_net, exchange_for, image_spec, knowledge, problem_for, psnr
 
 SPEC = image_spec(size=16)
 
@@ -79,6 +80,23 @@ def test_the_prior_s_share_does_not_depend_on_scales(scale: float, weight: float
     share = torch.tensor([[BALANCE * 5.0], [BALANCE * 1e-4**FADING * 2.0]])
     torch.testing.assert_close(found.gradients[0], scale * (pull + share * push), rtol=1e-4, atol=0.0)
     torch.testing.assert_close(found.values, scale * torch.tensor([2.0, 1e-4]))
+
+
+def test_a_weight_of_one_s_own_goes_with_the_paper_s_kind() -> None:
+    spec = image_spec(channels=3, size=8)
+    picture = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    problem = problem_for(conv_net(spec).float(), spec, Batch(picture, torch.tensor([1])), LocalTraining())
+
+    def penalty(**settings: object) -> float:
+        (prior,) = inverting_gradients(**settings).priors  # type: ignore[arg-type]
+        built = prior(problem)
+        assert built is not None
+        return float(built(picture[None]))
+
+    unit = problem.unit
+    assert penalty(tv=0.5) == pytest.approx(0.5 * float(anisotropic_tv(picture[None] / unit)), rel=1e-5)
+    assert penalty() == pytest.approx(float(double_opponent_tv(picture[None] / unit)), rel=1e-5)
+    assert penalty(tv=0.5, tv_kind="double_opponent") == pytest.approx(0.5 * penalty(), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,13 @@ import pytest
 import torch
 from tests.plateaus import scaled
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seepage.attacks.inversion import gradient_inversion
+from seepage.attacks.inversion.directional import directional_matching
+from seepage.attacks.inversion.distances import cosine
 from seepage.attacks.inversion.inverting_gradients import inverting_gradients
+from seepage.attacks.inversion.objective import Candidates, update_matching
 from seepage.attacks.inversion.positions import SHARE, positions_first
 from seepage.core.types import Batch, LocalTraining
 
@@ -46,7 +50,7 @@ class SmallTransformer(nn.Module):
 
 def transformer(seed: int = 0, **settings: bool) -> nn.Module:
     torch.manual_seed(seed)
-    return SmallTransformer(**settings).eval()  # type: ignore[arg-type]
+    return SmallTransformer(**settings).eval()
 
 
 def picture(seed: int) -> Tensor:
@@ -70,6 +74,23 @@ def test_the_position_embedding_has_its_share_of_the_weighted_square() -> None:
 @pytest.mark.parametrize("model", [conv_net(SPEC), transformer(trained=False).double()])
 def test_models_without_a_trained_position_embedding_are_left_alone(model: nn.Module) -> None:
     assert positions_first(problem_for(model, SPEC, random_batch(SPEC, [1]), LocalTraining())) is None
+
+
+@pytest.mark.parametrize("factor", [0.4, 1.0, 3.0])
+def test_weighted_positions_need_no_double_backprop(factor: float) -> None:
+    problem = problem_for(transformer(), SPEC, Batch(picture(0), torch.tensor([1])), LocalTraining())
+    start = Candidates(
+        torch.randn(1, 1, 1, 16, 16, generator=torch.Generator().manual_seed(5)), torch.tensor([[1]])
+    )
+    weights = positions_first(problem)
+    with scaled("seepage.attacks.inversion.directional:_FAR", factor), sdpa_kernel(SDPBackend.MATH):
+        fast = directional_matching(problem, cosine, weights, start)
+        expected = update_matching(problem, cosine, weights)(start)
+    assert fast is not None
+    found = fast(start)
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-3, atol=1e-6)
+    error = (found.gradients[0] - expected.gradients[0]).norm() / expected.gradients[0].norm()
+    assert error < 0.01
 
 
 @cache

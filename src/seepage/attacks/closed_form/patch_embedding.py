@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from seepage.attacks.base import PerUpdateAttack
 from seepage.attacks.closed_form.alone import uncounted
-from seepage.attacks.closed_form.transformer.embedding import EmbeddingLayout, trace_embedding
 from seepage.attacks.closed_form.transformer.solve import Estimate, solve_bilinear
 from seepage.attacks.closed_form.transformer.trust import SURE, natural_patches, raw_picture, unsure
 from seepage.attacks.inversion.problem import SPREAD_OF_A_RANGE
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Exchange, Knowledge, Reconstruction
 from seepage.models.gradients import one_step_gradient
+from seepage.models.patch_positions import EmbeddingLayout, trace_embedding
 from seepage.protocol.widening import model_placement
 
 

@@ -35,11 +35,11 @@ def inverting_gradients(
 
     tv: weight of total variation, relative to the distance reached so far. "auto" weighs it at every step by
     the lengths of the two gradients instead: which weight suits differs between networks by a factor of a
-    thousand (see `objective.BALANCE`). tv_kind: "auto" is "double_opponent" for colours and "anisotropic"
-    otherwise; also "isotropic".
+    thousand (see `objective.BALANCE`). tv_kind: "auto" is "double_opponent" where colours meet tv = "auto",
+    and the paper's "anisotropic" otherwise; also "isotropic".
 
-    The published recipe is steps=4800, step_size=0.1, schedule="step_decay", tv_kind="anisotropic",
-    tv_relative=False and a tv found by trying; benchmarks/inversion_vs_peer.py compares the defaults with it.
+    The published recipe is steps=4800, step_size=0.1, schedule="step_decay", tv_relative=False and a tv found
+    by trying; benchmarks/inversion_vs_peer.py compares the defaults with it.
 
     halving: of 4 restarts or more drop the worse half, by objective, again and again: 8 take 2.8 times the
     work of one.
@@ -57,6 +57,8 @@ def inverting_gradients(
         budget=budget,
     )
     choose(TV_KINDS, tv_kind, "tv_kind")
+    if tv_kind == "auto" and weighing != "balanced":  # a weight was chosen for the paper's kind
+        tv_kind = "anisotropic"
     decay = choose(SCHEDULES, schedule, "schedule")
 
     return GradientInversion(

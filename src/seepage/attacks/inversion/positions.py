@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from seepage.attacks.closed_form.transformer.embedding import trace_embedding
 from seepage.attacks.inversion.distances import Weights
 from seepage.attacks.inversion.problem import Problem
 from seepage.core.errors import NotApplicable
 from seepage.core.types import Modality
+from seepage.models.patch_positions import trace_embedding
 
 SHARE = 10.0
 """Weighted squared length of the position embedding's gradient, in those of all others together. Tried with

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seepage.attacks.closed_form.transformer.patches import PatchGrid
 from seepage.attacks.closed_form.transformer.solve import Estimate
 from seepage.attacks.inversion.problem import SPREAD_OF_A_RANGE
 from seepage.core.types import Knowledge
+from seepage.models.patches import PatchGrid
 
 SURE = 1e-3
 """Largest estimated error of a claimed pixel, in standard deviations of natural images (a quarter range).

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.closed_form.transformer.patches import Pass, PatchGrid, close, probe_of, run_probe
 from seepage.core.errors import NotApplicable
 from seepage.core.types import InputSpec
+from seepage.models.patches import Pass, PatchGrid, close, probe_of, run_probe
 from seepage.protocol import trainable, training_mode
 
 _ELSE = "use 'inverting_gradients'."
