@@ -4,8 +4,7 @@
 
 A Llama-like network with random weights and LoRA adapters (query and value) is audited over several rounds by
 `exact_text`. Printed: the bytes of the base and of one round's adapters, and the process's peak beyond what
-it had before the network was built. A half-precision base is also held once in float32, in which a server
-reckons. The defaults have a base of 1.0 billion parameters. It needs 14 GB.
+it had before the network was built. The defaults have a base of 1.35 billion parameters. It needs 4 GB.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ NAMED = re.compile(r"Tested:\s+(test_[a-z0-9_]+)")
 CITED = sorted({name for file in SOURCE.rglob("*.py") for name in NAMED.findall(file.read_text("utf-8"))})
 
 MARKS = re.compile(r"(Paper|Derived|Cost|Tested|A choice):|No plateau test yet\.")
-ROOMS = ("metrics", "models", "protocol")
+ROOMS = ("attacks", "gating", "guardian", "labels", "metrics", "models", "protocol")
 """Whose constants all say where they come from."""
 
 
@@ -44,7 +44,8 @@ def numbers(file: Path) -> Iterator[tuple[str, str]]:
         values = [one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)]
         if all(map(str.isupper, names)) and any(type(value) in (int, float) for value in values):
             said = after.value if isinstance(after, ast.Expr) else None
-            yield ", ".join(names), str(said.value) if isinstance(said, ast.Constant) else ""
+            words = str(said.value) if isinstance(said, ast.Constant) else ""
+            yield ", ".join(names), " ".join(words.split())
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -285,3 +285,38 @@ def test_a_name_that_is_also_a_path_is_asked_about(
     assert load_data("digits").name == "digits"  # no such path here
     with pytest.raises(SpecError, match="did you mean 'photos'"):
         load_data("seepage:photo")
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-3])
+def test_pictures_that_fill_a_sliver_of_the_unit_range_have_their_own(scale: float) -> None:
+    """In the unit range a guess would be as exact as the picture itself."""
+    pictures = torch.rand(8, 1, 4, 4) * scale
+    spec = load_data((pictures, torch.arange(8))).spec
+    assert spec.value_range == (float(pictures.min()), float(pictures.max()))
+    assert load_data((pictures * 0, torch.arange(8))).spec.value_range == (0.0, 1.0)  # nothing is in them
+
+
+def test_a_value_range_that_the_values_do_not_fill_is_refused() -> None:
+    with pytest.raises(DataError, match="nearly exact"):
+        load_data((torch.rand(8, 1, 4, 4), torch.arange(8)), value_range=(0, 255))
+
+
+def test_values_whose_gradients_overflow_are_refused() -> None:
+    with pytest.raises(DataError, match="overflow"):
+        load_data((torch.rand(8, 3) * 1e30, torch.arange(8)))
+
+
+def test_a_table_without_a_header_is_refused_and_numbered_columns_are_not(tmp_path: Path) -> None:
+    rows = "\n".join(f"{i}.25,-{i}.5,{'yes' if i % 2 else 'no'}" for i in range(20))
+    (tmp_path / "bare.csv").write_text(rows)
+    with pytest.raises(DataError, match="begins with numbers"):
+        load_data(str(tmp_path / "bare.csv"))
+    (tmp_path / "numbered.csv").write_text(f"0,2019,label\n{rows}")
+    assert load_data(str(tmp_path / "numbered.csv")).spec.column_names == ("0", "2019")
+
+
+def test_an_underscore_makes_no_number(tmp_path: Path) -> None:
+    """Python reads 1_0 as ten."""
+    (tmp_path / "names.csv").write_text("code,label\n1_0,a\n2_0,b\n1_0,a\n")
+    spec = load_data(str(tmp_path / "names.csv")).spec
+    assert len(spec.column_names) == 2  # one column for each of two categories

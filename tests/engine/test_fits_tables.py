@@ -159,3 +159,17 @@ def test_what_fits_a_table_is_judged_by_the_scale_it_is_fed_on(tmp_path: Path) -
     raw = spec.model_copy(update={"data": DataSpec(name=path, options={"standardise": False})})
     refused = why_not(Shared(prepare(raw), 0), "trap_weights")
     assert refused is not None and "range of the input values is unknown" in refused.reason
+
+
+def test_an_attack_that_breaks_off_over_a_model_is_not_tried_and_does_not_end_the_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a view of a view")
+
+    shared = Shared(prepare(parse_spec({"model": "mlp", "data": str(written(tmp_path, "wine"))})), 0)
+    assert why_not(shared, "exact_extraction") is None
+    monkeypatch.setattr("seepage.attacks.reading.exact_extraction.ExactExtraction.check", broken)
+    refused = why_not(shared, "exact_extraction")
+    assert refused is not None and refused.why == "does_not_fit"
+    assert refused.reason == "it broke off when it looked into the model (RuntimeError: a view of a view)."

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -81,6 +82,33 @@ def test_recorded_and_simulated_runs_of_the_same_exchange_have_identical_scores(
     found = seepage.audit(recorded=tmp_path / "recorded", out=tmp_path / "found", **shared)
     assert scores(found) == scores(played) and len(scores(found)) == 4 * 4 * protocol.get("clients", 1)
     assert {c.claims for c in found.cells if c.attack.name == "exact_extraction"} != {0}
+
+
+@pytest.mark.parametrize("given", ["as it was", "another's", "not normalised"])
+def test_a_truth_that_does_not_lead_to_the_update_is_doubted(tmp_path: Path, given: str) -> None:
+    """Otherwise a wrong partition reads as a client that gives nothing away."""
+    record(tmp_path / "recorded", kind="delta", algorithm="fedavg", batch_size=4)
+    (described,) = (tmp_path / "recorded").glob("*.json")
+    said = json.loads(described.read_text())
+    if given == "another's":
+        said["rows"] = [row + 1 for row in said["rows"]]
+        described.write_text(json.dumps(said))
+    truth: dict[str, Any] = {"data": "digits"}
+    if given == "not normalised":
+        digits = load_digits()
+        pictures = torch.tensor(digits.images / 16, dtype=torch.float32).unsqueeze(1)
+        units = {"num_classes": 10, "value_range": (0.0, 1.0), "mean": (0.5,), "std": (0.5,)}
+        truth = {"data": (pictures, torch.tensor(digits.target)), "data_options": units}
+    found = seepage.audit(
+        model=build,
+        recorded=tmp_path / "recorded",
+        out=tmp_path / "out",
+        attacks=ATTACKS[2:],
+        **truth,
+        **QUIET,
+    )
+    doubted = "sends another update" in found.to_html().read_text()
+    assert doubted is (given != "as it was")
 
 
 EARLY = {"batch_size": 8, "local_batch_size": 2, "local_steps": 2, "lr": 0.05}

@@ -88,3 +88,19 @@ def test_whom_rows_of_such_weights_show_is_named_and_quick_says_that_it_cannot_t
 def test_scales_of_a_norm_and_frozen_weights_are_no_readers() -> None:
     net = nn.Sequential(nn.LayerNorm(64), nn.LSTM(64, 8).requires_grad_(False), nn.Embedding(50, 64))
     assert unmeasured(net, [], 16) == {}
+
+
+def test_features_of_one_token_are_not_taken_for_a_text() -> None:
+    """GPT-2 hands a classifier one token of each text, through weights that are stored inputs first."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=60, n_positions=12, n_embd=32, n_layer=2, n_head=2, num_labels=2, pad_token_id=0,
+        bos_token_id=1, eos_token_id=1, attn_implementation="eager", resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    net = transformers.GPT2ForSequenceClassification(config)
+    texts = Batch(torch.randint(2, 60, (3, 10)), torch.tensor([0, 1, 0]))
+    report = gate(net, None, texts, advice=False)
+    assert not [one for one in report.exposures if one.how in ("owned", "unmixed")]
+    assert gate(net, None, texts, quick=True).answer == "not measured"

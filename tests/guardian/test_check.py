@@ -19,7 +19,7 @@ from seepage.attacks.fishing.class_fishing import class_fishing
 from seepage.attacks.traps.imprint import imprint
 from seepage.attacks.traps.quantile_traps import quantile_traps
 from seepage.attacks.traps.trap_weights import trap_weights
-from seepage.core.errors import ModelError, NotApplicable, SpecError
+from seepage.core.errors import ModelError, NotApplicable, SeepageError, SpecError
 from seepage.core.types import Batch, Broadcast, InputSpec, Knowledge, LocalTraining, Modality, Verdict
 from seepage.guardian import fingerprint, guard, guard_file, refuse, refuse_traps
 from seepage.guardian.detectors import DETECTORS, as_module, looking_at
@@ -238,3 +238,21 @@ def test_clients_of_one_round_share_one_look(monkeypatch: pytest.MonkeyPatch) ->
     defense(Broadcast(model, 0), batch, train)
     defense(Broadcast(net(), 1), batch, train)
     assert len(looked) == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "said"),
+    [
+        (None, {}, "no model"),
+        ({"0.weight": torch.zeros(3, 3)}, {}, "a torch module, not at a dict"),
+        ("received.pt", {}, "a torch module, not at a str"),
+        (nn.Linear(40, 40, device="meta"), {}, "meta device"),
+        (nn.Linear(40, 40), {"previous": "earlier.pt"}, "not at a str"),
+        (nn.Linear(40, 40), {"sample": torch.zeros(0, 40)}, "empty"),
+        (nn.Linear(40, 40), {"sample": torch.full((40, 40), float("nan"))}, "NaN"),
+        (nn.Linear(40, 40), {"sample": [1.0]}, "a tensor or a Batch"),
+    ],
+)
+def test_what_cannot_be_checked_is_not_called_clean(model, given, said):
+    with pytest.raises(SeepageError, match=said):
+        guard(model, **given)

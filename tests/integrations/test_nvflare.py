@@ -80,7 +80,7 @@ def test_a_sites_privacy_json_records_every_job(tmp_path: Path) -> None:
     sent = _shareable(DataKind.WEIGHTS, {n: RECEIVED[n] + SENT[n] for n in SENT})
     after = apply_filters("task_result_filters", sent, context, {}, "train", "out")
     _, update, info = _read(tmp_path / "r")
-    assert (info.kind, info.client) == ("weights", 5)
+    assert (info.kind, info.client, info.source) == ("weights", 5, "FLARE site london")
     assert np.array_equal(update["weight"].numpy(), RECEIVED["weight"] + SENT["weight"])
     assert after is sent or after == sent  # nothing was changed on the way
 

@@ -112,6 +112,14 @@ def test_adapters_that_are_not_lora_s_are_not_said_to_be_frozen_only(way: str) -
         exact_text().run([exchange], known)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_language_model_s_last_tokens_are_read_from_adapters_of_attention_alone(family: str) -> None:
+    ids = texts(2, seed=3)
+    exchange, known = exchange_of(adapted(family, "CausalLM", "lora"), ids, language_model=True)
+    found = exact_text().run([exchange], known)
+    assert found.complete and as_set(found.values[found.claimed]) == as_set(ids)
+
+
 def test_adapters_of_an_encoder_are_refused_by_name() -> None:
     model = adapted("bert", "SequenceClassification", "lora")
     exchange, known = exchange_of(model, texts(2), language_model=False)

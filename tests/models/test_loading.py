@@ -165,10 +165,12 @@ class GivesNan(nn.Module):
         (nn.Linear(5, 3), r"batch of shape \(2, 4\).*takes 5 values"),
         (nn.Conv2d(3, 3, 1), r"shape \(4,\).*takes 3 channels"),
         (nn.Linear(4, 2), r"returned shape \(2, 2\).*3 classes need \(2, 3\)"),
+        (nn.Linear(4, 7), r"or give num_classes = 7 with the data"),
         (nn.Linear(4, 1), r"one number for an example.*3 classes"),  # one output is for two classes only
         (nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), r"returned shape \(6,\)"),
         (GivesDict(), "returned a dict"),
         (GivesNan(), "returned NaN"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Threshold(1e9, float("inf"))), "infinite values"),
     ],
 )
 def test_check_forward_says_what_does_not_fit(model: nn.Module, words: str) -> None:

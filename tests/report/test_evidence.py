@@ -134,6 +134,18 @@ def test_the_annex_states_system_threat_results_and_what_is_left(new_log: Logs) 
     assert "fresh_batches" not in text  # as usual
 
 
+def test_the_annex_names_the_attacker_as_the_threat_model_does(new_log: Logs) -> None:
+    threat = {"description": "The server follows the protocol.", "grants": ("batch_size",)}
+    text = annex_text(Evidence.of(new_log(threat_changes=threat).add_images("a", [100.0]).build()))
+    assert "| attacker | the server of the federation |" in text
+    assert "how many examples are behind an update (batch" in text  # a grant in words
+    assert "No further safeguard was measured" in text
+    taps = {"description": "Somebody who taps.", "grants": ()}
+    outside = annex_text(Evidence.of(new_log(threat_changes=taps).add_images("a", [9.0]).build()))
+    assert "| attacker | Somebody who taps. |" in outside and "the server of the federation" not in outside
+    assert "the model alone" in outside
+
+
 def test_markdown_has_one_line_an_attack(new_log: Logs) -> None:
     text = markdown_text(Evidence.of(audited(new_log)))
     assert text.count("\n| ") == 7  # the head, the guess and five attacks

@@ -346,3 +346,18 @@ def test_no_verdict_is_green(new_log):
             if value := re.search(rf"{name}: #([0-9a-f]{{6}})", root):
                 red, green, blue = (int(value[1][i : i + 2], 16) for i in (0, 2, 4))
                 assert green <= max(red, blue) + 4, (level, name, value[1])
+
+
+def test_the_one_page_summary_calls_nothing_a_bound_where_nothing_was_measured(new_log):
+    nothing = Page(render_html(new_log().add_status("a", "failed", "out of memory").build())).text
+    assert "Left open Everything: nothing was measured." in nothing and "A lower bound" not in nothing
+    assert "Left open A lower bound" in Page(render_html(new_log().add_images("a", [100.0]).build())).text
+
+
+def test_a_page_holds_no_control_characters(new_log):
+    builder = new_log(
+        header_changes={"title": "a\x1b[31m\x07b"}, input_changes={"class_names": ("\x00", "b")}
+    )
+    html = render_html(builder.add_images("a", [100.0]).build())
+    assert "a\ufffd[31m\ufffdb" in html
+    assert not set(html) & {chr(code) for code in range(32)} - set("\t\n\r")

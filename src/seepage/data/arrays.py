@@ -12,7 +12,7 @@ from torch import Tensor
 from seepage.core.errors import DataError
 from seepage.core.types import InputSpec, Modality
 from seepage.core.user_code import reason
-from seepage.data.dataset import Dataset
+from seepage.data.dataset import LEAST_SHARE, Dataset
 
 INPUT_KEYS = ("inputs", "x", "images", "data")
 LABEL_KEYS = ("labels", "y", "targets")
@@ -95,15 +95,18 @@ def pick_key(arrays: Mapping[str, Any], wanted: Sequence[str], name: str) -> str
 
 
 def observed_range(values: Tensor) -> tuple[float, float]:
-    """(0, 1) if all values lie in it, otherwise the lowest and the highest.
+    """(0, 1) if all values lie in it and fill some of it, otherwise the lowest and the highest.
 
     >>> observed_range(torch.tensor([0.2, 0.7])), observed_range(torch.tensor([-2.0, 0.5]))
     ((0.0, 1.0), (-2.0, 0.5))
+    >>> observed_range(torch.tensor([0.0, 0.0009765625]))
+    (0.0, 0.0009765625)
     """
     if values.numel() == 0:
         return (0.0, 1.0)
     low, high = float(values.min()), float(values.max())
-    return (0.0, 1.0) if low >= 0.0 and high <= 1.0 else (low, high)
+    fills = high == low or high - low >= LEAST_SHARE
+    return (0.0, 1.0) if low >= 0.0 and high <= 1.0 and fills else (low, high)
 
 
 def _tensor(values: Any, what: str) -> Tensor:

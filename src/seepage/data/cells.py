@@ -41,6 +41,8 @@ def number(cell: str) -> float:
     >>> number("-12,345.5")
     -12345.5
     """
+    if "_" in cell:  # Python's own mark, in nobody's data: 12_345 is a name
+        raise ValueError(f"'{cell}' is no number")
     return float(_without_marks(cell))
 
 

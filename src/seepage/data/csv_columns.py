@@ -33,8 +33,8 @@ def check_columns(option: str, given: Sequence[str], valid: Sequence[str], name:
 
 
 def without_gaps(
-    rows: Sequence[Row], features: Sequence[int], label: int, *, missing: Missing, name: str
-) -> Sequence[Row]:
+    rows: list[Row], features: Sequence[int], label: int, *, missing: Missing, name: str
+) -> list[Row]:
     """The rows after empty cells (also NA, NaN, null) were seen to.
 
     missing: "drop" leaves such rows out. "fill" puts the column's lower median there, or a category of its

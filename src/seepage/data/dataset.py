@@ -18,6 +18,11 @@ DIMENSIONS = {Modality.IMAGE: 4, Modality.TABULAR: 2, Modality.TEXT: 2}
 
 MOST_CLASSES = 1_000_000
 """More are taken for identifiers: an output layer of that size would exhaust memory, not classify."""
+LARGEST = 1e18
+"""Derived: the square of what is ten times as large is beyond float32, and with it every gradient."""
+LEAST_SHARE = 0.01
+"""Of the value range that values fill. Derived: ten times the tolerance of an exact copy, below which an
+exact value says less than a digit."""
 
 
 @dataclass(frozen=True)
@@ -231,9 +236,12 @@ def _wrong_values(dataset: Dataset) -> str | None:
             f"{spec.modality} inputs must be float32, these are {inputs.dtype}; convert them with .float()."
         )
     # aminmax passes NaN on and needs no mask of the size of the data
-    if not all(map(math.isfinite, map(float, torch.aminmax(inputs)))):
+    ends = tuple(map(float, torch.aminmax(inputs)))
+    if not all(map(math.isfinite, ends)):
         first = int((~torch.isfinite(inputs).flatten(1).all(1)).nonzero()[0])
         return f"example {first} holds NaN or infinite values; remove it or fill in the missing values."
+    if max(map(abs, ends)) > LARGEST:
+        return f"values reach {max(ends, key=abs):g}, whose squares overflow float32; rescale them."
     if spec.column_names and len(spec.column_names) != spec.shape[0]:
         return (
             f"{len(spec.column_names)} column names for {spec.shape[0]} columns; give one per column or none."
@@ -252,6 +260,11 @@ def _wrong_range(inputs: Tensor, low: float, high: float) -> str | None:
         return (
             f"values reach from {least:g} to {most:g}, outside the value range {low:g} to {high:g}; "
             f"give value_range=({least:g}, {most:g}) or rescale the data."
+        )
+    if 0 < most - least < LEAST_SHARE * (high - low):
+        return (
+            f"values reach from {least:g} to {most:g} only, of a value range {low:g} to {high:g}, so that "
+            f"everything would count as nearly exact; give value_range=({least:g}, {most:g})."
         )
     return None
 

@@ -59,8 +59,8 @@ def csv_file(
     column = _label_column(header, label, path.name)
     features = [i for i in range(len(header)) if i != column]
     named = [header[i] for i in features]
-    for option, columns in (("categorical", categorical), ("leave_out", leave_out)):
-        check_columns(option, columns, named, path.name)
+    for option, given in (("categorical", categorical), ("leave_out", leave_out)):
+        check_columns(option, given, named, path.name)
     features = [i for i in features if header[i] not in leave_out]
     if not features:
         raise DataError(f"{path.name} has no column besides the label; add at least one feature column.")
@@ -163,7 +163,8 @@ def read_table(path: Path, *, delimiter: str = ",") -> tuple[list[str], list[Row
     if not lines:
         raise DataError(f"{path.name} is empty; give a header line and at least one row.")
     header, rows = lines[0][1], lines[1:]
-    if all(is_number(cell) for cell in header):
+    # Columns may be called 2019 or 0, 1, 2; a broken or negative number is a value.
+    if all(is_number(cell) for cell in header) or any(is_number(c) and not c.isdecimal() for c in header):
         raise DataError(f"{path.name} begins with numbers; put the column names on its first line.")
     other = next((mark for mark in ";\t|" if mark in header[0] and delimiter not in header[0]), None)
     if len(header) == 1 and other is not None:

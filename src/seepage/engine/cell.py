@@ -127,7 +127,7 @@ def _why_little(shared: Shared, ref: AttackRef, found: Scored | Unscored | None)
         exact = found.claims > 0
     else:
         exact = found is not None and any(e.scores.get("exact") == 1.0 for e in found.examples)
-    return () if exact else diagnosis(source.whole, source.kept.info)
+    return () if exact else (*source.truth_in_doubt, *diagnosis(source.whole, source.kept.info))
 
 
 def _attacked(

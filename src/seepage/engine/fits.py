@@ -48,5 +48,5 @@ def not_listed(name: str) -> NotTried:
     return NotTried(
         name=name,
         why="not_listed",
-        reason='it fits, but this audit names its attacks: add it to them, or set attacks = "auto".',
+        reason='this audit names its attacks, and not all that fit: attacks = "auto" tries those too.',
     )

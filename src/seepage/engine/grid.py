@@ -122,8 +122,9 @@ class Grid:
     """Other such objects, by the names that every point's spec has for them: see `given`."""
     budget: float | None = None
     """Seconds after which no cell is begun any more. That of an audit is its spec's, which plans with it."""
-    trainings_last: bool = False
-    """After the attacks of all points: where time runs out, prices are missing and no leak is."""
+    advice: bool = False
+    """What could be changed about an audited deployment: trainings come after all attacks, so that where time
+    runs out prices are missing and no leak is, and the time begins with the first cell."""
 
     def __post_init__(self) -> None:
         keys = [point.key for point in self.points]

@@ -8,15 +8,19 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from seepage.core.errors import NotApplicable
-from seepage.core.types import Batch, Exchange, Grant, LocalTraining
+from seepage.core.errors import NotApplicable, SeepageError
+from seepage.core.types import Batch, Broadcast, Exchange, Grant, LocalTraining
 from seepage.data import Dataset
 from seepage.engine.prepared import Prepared
 from seepage.engine.recorded import Recorded, local_training, reached
-from seepage.protocol import Played
+from seepage.protocol import Played, local_update
+from seepage.protocol.copies import own_copy
 from seepage.protocol.rounds import Craft
 from seepage.protocol.threat import effective_grants
 from seepage.record.exchanges import RecordedExchange
+
+_FAR = 0.1
+"""Distance of two updates, relative to the recorded one. Derived: bfloat16 rounds a number by .004 of it."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,33 @@ class Recording:
             behind=(torch.arange(len(truth)),),
             rounds=1,
             partly=partly,
+        )
+
+    @cached_property
+    def truth_in_doubt(self) -> tuple[str, ...]:
+        """One sentence where training on the truth leads to another update. No attack is told."""
+        local, (truth, partly) = self.local, self._truth()
+        info, model = self.kept.info, self.model
+        in_order = info.local.shuffle is False or (info.local.batch_size or len(truth)) >= len(truth)
+        drops = info.local.dropout is not False and any(
+            "Dropout" in type(m).__name__ for m in model.modules()
+        )
+        unlike = partly or drops or not in_order or info.filters or self.prepared.local.masking is not None
+        if local is None or unlike or len(truth) == 0:
+            return ()
+        try:
+            expected = local_update(Broadcast(own_copy(model)), truth, local).tensors
+        except SeepageError:
+            return ()
+        sent = self.whole.update.tensors
+        apart = sum(float((expected[name] - t).double().square().sum()) for name, t in sent.items())
+        length = sum(float(t.double().square().sum()) for t in sent.values())
+        if apart <= _FAR**2 * length:
+            return ()
+        return (
+            "A client that trains on the truth as it was given, in the way that is known, sends another "
+            "update: the truth is not what this client had (another partition, or values before it was "
+            "normalised), it trains otherwise, or a filter changed the update; scores against it say little.",
         )
 
     def _truth(self) -> tuple[Batch, bool]:

@@ -129,7 +129,7 @@ def advice_grid(
             title=f"{audit.title}: what to change",
             points=tuple(points),
             budget=seconds,
-            trainings_last=True,
+            advice=True,
             asked={
                 **shared.model_dump(mode="json"),
                 "training": (training or TrainingSpec(rounds=1)).model_dump(mode="json"),

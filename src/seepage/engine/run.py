@@ -82,6 +82,8 @@ def run_grid(
         header = folder.rewrite(with_forecast(points, header, todo, longest=longest))
         if on_plan is not None:
             on_plan(header)
+    if grid.advice and grid.budget is not None:
+        until = time.monotonic() + grid.budget
     if on_note is not None and note:
         on_note(note)
     folder_here = RunFolder(folder.path.resolve()) if engine in _ON_THIS_MACHINE else None
@@ -133,7 +135,7 @@ def unfinished(points: Points, header: RunHeader, folder: RunFolder) -> tuple[li
             reasons.append(why)
             if found is None:
                 todo.append(Job(point=number, attack=attack, seed=seed, run_key=point.run_key))
-    if points.grid.trainings_last:
+    if points.grid.advice:
         todo.sort(key=lambda job: job.attack.name == TRAINING)
     return todo, again_in_words(reasons)
 

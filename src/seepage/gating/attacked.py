@@ -26,6 +26,7 @@ from seepage.core.types import (
 from seepage.engine.rating import Rated, rated
 from seepage.engine.views import Views
 from seepage.gating.features import inputs_from
+from seepage.gating.sent import foreign
 from seepage.models.choice import unreadable
 from seepage.models.layers import trace_linear_layers
 from seepage.protocol import Played
@@ -94,7 +95,8 @@ class Tried:
     found: tuple[Found, ...]
     not_run: dict[str, str]
     failed: bool = False
-    """An attack broke off. A server can send a model that does this to one, so nothing is said to be safe."""
+    """An attack broke off, or read others than the batch. A server can send a model that breaks one, so that
+    nothing is said to be safe."""
 
     @property
     def measured(self) -> bool:
@@ -143,6 +145,8 @@ class Site:
                 not_run[where] = f"it broke off ({type(error).__name__})."
                 continue
             found.append(self._compared(name, layer, result, played))
+            if result.space == INPUT_SPACE and (why := foreign(result.claimed, found[-1].exact)):
+                failed, not_run[where] = True, why
             if result.space != INPUT_SPACE and len(result) and self.spec.modality is not Modality.TEXT:
                 # A crafted model carries inputs to the layer, and whoever knows it takes them back.
                 back = inputs_from(self.model, result, self.spec)

@@ -25,6 +25,7 @@ from seepage.gating.given import check_values, explained, loss_of, plain_model, 
 from seepage.gating.noise import needed_noise
 from seepage.gating.others import example_shares, unmeasured
 from seepage.gating.report import Exposure, GateReport, How
+from seepage.gating.sent import batch_of, check_limits, check_sent
 from seepage.gating.shares import LayerShares, layer_shares
 from seepage.protocol import client
 from seepage.protocol.losses import loss_of_numbers
@@ -75,10 +76,12 @@ def gate(
     ('block', [0, 1, 2])
     """
     started = time.perf_counter() if quick else time.process_time()
-    mine = batch if isinstance(batch, Batch) else Batch(*batch)
+    check_limits(threshold, budget)
+    mine = batch_of(batch)
     check_values(mine)
     local = local or LocalTraining()
     model = plain_model(model, mine, spec)
+    check_sent(update, model)
     mine, local = _settled(mine, local)
     train = local.batch_norm == "train"
     try:

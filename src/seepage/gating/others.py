@@ -66,10 +66,13 @@ def example_shares(
     found = []
     for name, weight in weights.items():
         once, reads = (all(flags) for flags in zip(*shown[name], strict=True))
+        inputs = weight[0].numel()
+        if once and not reads:
+            inputs = min(inputs, len(weight))  # nothing tells which of its sides reads
         found.append(
             LayerShares(
-                name, torch.stack(signals[name]), inputs=weight[0].numel(), reads_input=once and reads,
-                attacked=False, places=not once,
+                name, torch.stack(signals[name]), inputs=inputs, reads_input=once and reads, attacked=False,
+                places=not once,
             )
         )  # fmt: skip
     return found

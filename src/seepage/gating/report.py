@@ -104,7 +104,11 @@ class GateReport:
         """For people; holds no data, only places in the batch."""
         head = f"{self.answer}: {len(self.exposed)} of {self.examples} examples would be recovered"
         head += f" (allowed: {self.threshold:.0%})."
-        lines = [head if self.measured else f"not measured: attacks could not be run, or broke off.\n{head}"]
+        lines = [
+            head
+            if self.measured
+            else f"not measured: attacks could not be run, broke off, or read other examples.\n{head}"
+        ]
         shown = _strongest(self.exposures)
         lines += [f"- {one.text()}." for one in shown[:MOST_LINES]]
         if len(shown) > MOST_LINES:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import DataError, ModelError, NotApplicable
 from seepage.core.registry import wants
 from seepage.core.types import Batch, Broadcast, Detector, Finding, InputSpec, Verdict
 from seepage.guardian.detectors import DETECTORS
@@ -97,6 +97,32 @@ class GuardReport:
         ]
 
 
+def _check_model(model: object) -> None:
+    """A module with values; None for an earlier one that is not there."""
+    if model is None:
+        return
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"the guard looks at a torch module, not at a {type(model).__name__}: load the weights into one, "
+            "or give a file to guard_file or 'seepage guard'."
+        )
+    if any(p.is_meta for p in model.parameters()):
+        raise ModelError("the model is on the meta device and holds no values: load its weights first.")
+
+
+def _check_sample(sample: object) -> None:
+    """Of a sample that is empty or not finite every detector is silent, which would look clean."""
+    values = sample.inputs if isinstance(sample, Batch) else sample
+    if values is None:
+        return
+    if not isinstance(values, Tensor):
+        raise DataError(f"the sample must be a tensor or a Batch, not a {type(values).__name__}.")
+    if not values.numel():
+        raise DataError("the sample is empty: give examples, best 32 or more, or leave it out.")
+    if values.is_floating_point() and not bool(values.isfinite().all()):
+        raise DataError("the sample holds NaN or infinite values: give examples as the model is fed them.")
+
+
 def guard(
     model: nn.Module,
     *,
@@ -128,6 +154,11 @@ def guard(
     '1'
     """
     started = time.perf_counter()
+    if model is None:
+        raise ModelError("the guard was given no model.")
+    for one in (model, previous, *history):
+        _check_model(one)
+    _check_sample(sample)
     given = {
         "spec": spec,
         "sample": sample.inputs if isinstance(sample, Batch) else sample,

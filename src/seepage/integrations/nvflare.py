@@ -84,6 +84,7 @@ class RecordExchanges(DXOFilter):  # type: ignore[misc]  # nvflare has no types
             update,
             round=0 if number is None else int(number),
             client=site_number(fl_ctx.get_identity_name()) if self.client is None else self.client,
+            source=f"FLARE site {fl_ctx.get_identity_name()}"[:200],
             **facts,
         )
 

@@ -238,13 +238,21 @@ def _checked_output(output: object, spec: InputSpec) -> tuple[int, ...]:
     elif shape != (2, spec.num_classes) and not (spec.num_classes == 2 and shape == (2, 1)):
         raise ModelError(
             f"the model returned shape {shape} for two examples, but data of {spec.num_classes} classes "
-            f"need {wanted}; let it return one logit for each class and nothing else."
+            f"need {wanted}; let it return one logit for each class and nothing else"
+            f"{_more_classes(shape, spec)}."
         )
-    if bool(torch.isnan(output).any()):
+    if bool((output.isnan() | (output == torch.inf)).any()):
         raise ModelError(
-            "the model returned NaN for two plain examples; check its weights and its normalisation."
+            "the model returned NaN or infinite values for two plain examples; check its weights and its "
+            "normalisation."
         )
     return shape
+
+
+def _more_classes(shape: tuple[int, ...], spec: InputSpec) -> str:
+    """What to do with a head for more classes than the data show, as of a network trained on others."""
+    many = len(shape) == 2 and shape[0] == 2 and shape[1] > spec.num_classes
+    return f", or give num_classes = {shape[1]} with the data if it knows so many classes" if many else ""
 
 
 def _check_each_token(shape: tuple[int, ...], spec: InputSpec) -> None:

@@ -14,10 +14,10 @@ Common = Annotated[str, AfterValidator(sys.intern)]
 """A text that most cells of a run share: ten thousand of them hold it once."""
 
 
+# A cell has tens of thousands: without the dict and the set of a model each takes half the memory.
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Example:
-    """What became of one private example. A cell has tens of thousands: without a dict of its own and a set
-    of its fields, as a model has them, each takes half the memory."""
+    """What became of one private example."""
 
     index: int
     """Row in the cell's tensors."""

@@ -14,6 +14,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+"""Characters that a page may not hold, as names and labels do."""
 _LISTS = re.compile(r"\[\n[^][{}\"]*\]")
 """Lists of plain numbers, which JSON with an indent writes one a line."""
 
@@ -51,7 +53,7 @@ def fragment(template: str, **values: Any) -> str:
     )
     environment.filters["breakable"] = breakable
     environment.filters["when"] = when
-    return environment.get_template(template).render(**values)
+    return _CONTROL.sub("\ufffd", environment.get_template(template).render(**values))
 
 
 @cache

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from seepage.core.errors import LogError
 from seepage.names.metrics import BESIDE, leading
@@ -16,6 +17,8 @@ from seepage.record.shown import drawn, most_exposed_first
 from seepage.report.chosen import COLUMNS, LONGEST, PAIRS, Group, choose, is_large, room, shows
 from seepage.report.sentences import Words, marked_words
 from seepage.report.words import NOUNS, class_name, plural, short_number, with_unit
+
+Column = tuple[str, str, str, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ class Item:
     picture: str = ""
     truth_words: Words = ()
     words: Words = ()
-    columns: tuple[tuple[str, str, str, bool], ...] = ()
+    columns: tuple[Column, ...] = ()
     """Name, original, rebuilt, and whether the value leaked: right by the log's own rule of exactness."""
     more_columns: int = 0
 
@@ -175,16 +178,40 @@ def _leak(modality: str, example: Example) -> float:
 def _with_columns(item: Item, table: InputRecord, truth: Array, rebuilt: Array, tolerance: float) -> Item:
     flat, copy = truth.reshape(-1), rebuilt.reshape(-1)
     names, kinds = table.column_names, table.column_kinds
-    columns = tuple(
+    each = [
         (
             names[i] if i < len(names) else f"column {i}",
             _cell(float(flat[i]), kinds[i] if i < len(kinds) else "real"),
             _cell(float(copy[i]), kinds[i] if i < len(kinds) else "real"),
             item.recovered and _right(table, i, float(flat[i]), float(copy[i]), tolerance),
         )
-        for i in range(min(len(flat), COLUMNS))
-    )
-    return replace(item, columns=columns, more_columns=len(flat) - len(columns))
+        for i in range(len(flat))
+    ]
+    columns = [*_merged(each, kinds)]
+    return replace(item, columns=tuple(columns[:COLUMNS]), more_columns=max(0, len(columns) - COLUMNS))
+
+
+def _merged(columns: Sequence[Column], kinds: Sequence[str]) -> Iterator[Column]:
+    """The columns that are one category in one-hot code as one, by the category's name, as the file has it.
+
+    >>> town = [("town=Bonn", "0", "1", False), ("town=Ulm", "1", "0", False), ("age", "41", "41", True)]
+    >>> list(_merged(town, ["categorical", "categorical", "integer"]))
+    [('town', 'Ulm', 'Bonn', False), ('age', '41', '41', True)]
+    """
+
+    def stem(i: int) -> str:
+        coded = i < len(kinds) and kinds[i] == "categorical" and "=" in columns[i][0]
+        return columns[i][0].partition("=")[0] if coded else ""
+
+    for name, run in groupby(range(len(columns)), stem):
+        group = [columns[i] for i in run]
+        if not name or [truth for _, truth, _, _ in group].count("1") != 1:
+            yield from group
+            continue
+        named = [(one.removeprefix(f"{name}="), truth, copy) for one, truth, copy, _ in group]
+        (original,) = (value for value, truth, _ in named if truth == "1")
+        found = [value for value, _, copy in named if copy == "1"]
+        yield name, original, found[0] if len(found) == 1 else "?", all(right for *_, right in group)
 
 
 def _right(table: InputRecord, column: int, truth: float, rebuilt: float, tolerance: float) -> bool:

@@ -27,7 +27,7 @@ def one_page(
         ("Results", " ".join(_results(log, summaries)) or "No attack was measured."),
         ("For whom", " ".join(front.whom)),
         ("What to do", " ".join(_to_do(front))),
-        ("Left open", _left_open(header)),
+        ("Left open", _left_open(header, ruling)),
         (
             "Record",
             f"{header.created[:10]}, seeds {', '.join(map(str, header.seeds))}, run {header.run_key[:16]}",
@@ -72,10 +72,12 @@ def _to_do(front: Front) -> Iterator[str]:
         yield f"{number}. {action.title}. {action.stops}"
 
 
-def _left_open(header: Header) -> str:
+def _left_open(header: Header, ruling: AuditVerdict) -> str:
     untried = [one.name for one in header.not_tried if one.why in WOULD_FIT]
+    bound = "A lower bound: stronger attacks exist or will."
+    if ruling.outcome == "not_measured":
+        bound = "Everything: nothing was measured."
     tried = f" Not tried though they fit: {join(untried)}." if untried else ""
     return (
-        "A lower bound: stronger attacks exist or will. Only a proof, such as differential privacy with a "
-        f"stated budget, bounds all of them.{tried}"
+        f"{bound} Only a proof, such as differential privacy with a stated budget, bounds all of them.{tried}"
     )

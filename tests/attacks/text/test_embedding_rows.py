@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.attacks.reading.peeling.builders import sent
 from tests.attacks.text.setting import answer, as_set, exchange_of
 from tests.models.families import DECODERS, TEXTS, built, texts
+from torch import nn
 
 from seepage import testing
 from seepage.attacks.text.embedding_rows import EmbeddingRows, embedding_rows
 from seepage.core.errors import NotApplicable
-from seepage.core.types import PADDING, Reconstruction
+from seepage.core.types import PADDING, Batch, InputSpec, Modality, Reconstruction
 
 
 def _words(found: Reconstruction) -> set[int]:
@@ -56,3 +58,13 @@ def test_the_attack_passes_the_checks_of_this_package() -> None:
     model = built("bert", "SequenceClassification")
     summary = testing.check_attack(EmbeddingRows, model=model, data=data)
     assert summary.scores["exact"].value == 1.0 and summary.scores["words_known"].value == 1.0
+
+
+@pytest.mark.parametrize("mode", ["mean", "sum"])
+def test_a_bag_of_embeddings_shows_the_same_rows(mode: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.EmbeddingBag(50, 8, mode=mode), nn.Linear(8, 3))
+    ids = torch.randint(50, (2, 9))
+    spec = InputSpec(modality=Modality.TEXT, shape=(9,), num_classes=3, vocabulary=50)
+    exchange, known = sent(model, Batch(ids, torch.tensor([0, 2])), spec)
+    assert _words(embedding_rows().run([exchange], known)) == set(ids.flatten().tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,8 @@ from seepage.report import print_summary, render_html
 from seepage.report.actions import Actions, measure, read_actions
 from seepage.report.actions.listing import listed
 from seepage.report.actions.measure import left, measure_actions
+from seepage.report.evidence import Evidence
+from seepage.report.evidence.annex import annex_text
 from seepage.report.judgement import strongest
 from seepage.report.study.result import StudyResult
 
@@ -89,6 +92,13 @@ def test_the_page_says_what_to_do_with_the_command(advised):
     assert "What to do" in html and "--with share_layers" in html
 
 
+def test_the_annex_files_what_was_measured_against_the_leak(advised):
+    text = annex_text(Evidence.of(advised))
+    assert "## 6. Further safeguards" in text and "not in place when the results above were taken" in text
+    for one in read_actions(advised).listed:
+        assert one.title in text and one.proof[:20] in text
+
+
 def test_what_was_not_measured_is_not_called_without_effect(advised, monkeypatch, capsys):
     for found, said in (
         (Actions(listed=(), not_measured=("Larger batches",)), "a busy machine gets less done in it"),
@@ -131,6 +141,30 @@ def test_where_time_runs_out_prices_are_missing_and_no_leak_is(advised):
     assert any(trains) and trains == sorted(trains)
     names = [point.defense.name for point in grid.points]
     assert names[1] == "refuse_traps" and names[-1] == "local_averaging"
+
+
+def test_the_time_of_advice_begins_with_its_first_cell(advised, tmp_path, monkeypatch):
+    """On a busy machine preparing took longer than all the time there was, and nothing was measured."""
+    audit = Grid.of_audit(parse_spec({**{k: v for k, v in DEPLOYMENT.items() if k != "batch_size"}}))
+    (found,) = strongest(advised, summarise(advised))
+    grid = advice_grid(audit, attacks=[(found.attack.plain, 0.1)], crafted=False, seconds=5.0)
+    began = []
+
+    def slow(points, header, todo, *, longest):
+        began.append(time.monotonic())
+        return header
+
+    untils = []
+
+    def seen(executor, cells, todo, *, until, on_note=None):
+        untils.append(until)
+        return iter(())
+
+    monkeypatch.setattr("seepage.engine.run.with_forecast", slow)
+    monkeypatch.setattr("seepage.engine.run.finished", seen)
+    run_grid(grid, out=tmp_path / "run", engine="here")
+    run_grid(replace(grid, advice=False), out=tmp_path / "other", engine="here")
+    assert untils[0] >= began[0] + 5.0 and untils[1] < began[1] + 5.0
 
 
 def test_advice_without_a_training_names_none(advised, monkeypatch):

@@ -46,7 +46,7 @@ def test_a_change_that_helps_is_told_with_its_figures(new_log):
     found = compare_logs([before, after], ["before", "after"])
     assert found.changes[0].word == "less"
     assert found.headline == (
-        "after gives away less than before: by the worst attack of each, 0 of 24 images come out exactly, "
+        "after gives away less than before: by the worst attack of each, 0 of 24 images came out exactly, "
         "instead of 24 of 24; the leakage is 0 %, instead of 100 %."
     )
     assert found.changed == (("defenses", ("none", "sign")),)
@@ -57,7 +57,15 @@ def test_a_change_that_helps_is_told_with_its_figures(new_log):
 def test_no_difference_is_not_called_one(new_log):
     found = compare_logs([_log(new_log, share=0.5).build(), _log(new_log, share=0.5).build()])
     assert found.changes[0].word == "no difference shown"
-    assert found.changed == ()
+    assert found.changed == () and "--seeds" not in found.headline
+
+
+def test_a_difference_inside_its_interval_names_the_remedy(new_log):
+    one = new_log().add_images("prior_only", [10.0, 10.0]).add_images("reader", [100.0, 10.0]).build()
+    two = new_log().add_images("prior_only", [10.0, 10.0]).add_images("reader", [10.0, 10.0]).build()
+    found = compare_logs([one, two])
+    assert found.changes[0].word == "no difference shown"
+    assert "within its interval, which more seeds make narrower (--seeds 10)" in found.headline
 
 
 @pytest.mark.parametrize("why", ["over_budget", "not_listed", None])

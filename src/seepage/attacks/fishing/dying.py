@@ -48,8 +48,8 @@ _RAISED = 4.0
 """Raised by so many times the largest activation of made-up inputs. Tested:
 test_constants_of_the_dying_layer_lie_on_a_plateau."""
 _LOWERED = 4.0
-"""Times what would make the units negative, that one caught example of `_MOST` lowers them by. Tested as
-above."""
+"""Times what would make the units negative, that one caught example of `_MOST` lowers them by. Tested:
+test_constants_of_the_dying_layer_lie_on_a_plateau."""
 _MOST = 256
 """Examples in one local step that are reckoned with where the server does not know their number. A choice:
 the largest local batches in use."""

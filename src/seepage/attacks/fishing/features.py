@@ -68,7 +68,7 @@ FEATURE_CHOICES: dict[str, FeatureChoice] = {
     "highest_std": lambda found, _: int(found.std.argmax()),
     "random": lambda found, generator: int(torch.randint(len(found.mean), (1,), generator=generator)),
 }
-"""Table 1: which feature is cut. ks: the one that looks most normal."""
+"""Paper: Wen et al. 2022, Table 1: which feature is cut. ks: the one that looks most normal."""
 
 
 def cut_at_mass(found: FeatureEstimate, feature: int, mass: float) -> float:

@@ -37,15 +37,18 @@ _ROOM = 4.0
 """Times the spread of made-up inputs' scores that real ones may lie beyond them. Derived: as `dying` has
 it."""
 _LOWERED = 4.0
-"""Times what would make the units negative, that one caught example of `_MOST` lowers them by."""
+"""Times what would make the units negative, that one caught example of `_MOST` lowers them by.
+A choice: as `dying` has it, whose test shows its plateau."""
 _MOST = 256
-"""Examples in a batch that are reckoned with."""
+"""Examples in a batch that are reckoned with. A choice: as `dying` has it."""
 _MOVED = (1.0, 0.03, 0.001)
-"""Lengths of the step of all layers below over that of their weights; the first that the model dies at."""
+"""Lengths of the step of all layers below over that of their weights; the first that the model dies at.
+Derived: as `dying` has it."""
 _ITERATIONS = 200
-"""Of the fixed point of `_classes`; derived there as in `dying_cuts`."""
+"""Of the fixed point of `_classes`. Derived: there, as in `dying_cuts`."""
 SHARP = 1e12
-"""A ReLU's cut has no width but that of rounding."""
+"""A ReLU's cut has no width but that of rounding. A choice: anything far above
+the 1e7 steps that float32 resolves."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

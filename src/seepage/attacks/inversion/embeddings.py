@@ -16,7 +16,7 @@ from seepage.models.tokens import nearest_tokens
 
 
 def embedding_name(model: nn.Module, spec: InputSpec, *, anyhow: bool = False) -> str:
-    """The nn.Embedding that is given the model's own tokens; anyhow: filled up or turned, too.
+    """The nn.Embedding that is given the model's own tokens; anyhow: filled up, turned or in bags, too.
 
     >>> from seepage.core.types import Modality
     >>> model = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 2))
@@ -32,7 +32,8 @@ def embedding_name(model: nn.Module, spec: InputSpec, *, anyhow: bool = False) -
         if any(torch.equal(one, tokens) for one in shown):
             found.append(name)
 
-    with torch.no_grad(), hooked(modules_of(model, nn.Embedding), before=seen):
+    kinds = (nn.Embedding, nn.EmbeddingBag) if anyhow else (nn.Embedding,)
+    with torch.no_grad(), hooked(modules_of(model, *kinds), before=seen):
         run_model(model, tokens)
     if not found:
         raise NotApplicable(

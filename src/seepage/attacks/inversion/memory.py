@@ -18,7 +18,8 @@ SMALL_BATCH = 8
 
 
 LARGEST_BLOCK = 31 * 2**20
-"""Bytes; just below what the GNU allocator takes into account."""
+"""Bytes. Derived: just below what the GNU allocator takes into account, 4 * 1024 * 1024 * sizeof(long)
+(mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
 
 
 def keep_freed_memory() -> None:

@@ -30,7 +30,7 @@ from seepage.models.precision import Precision
 _ROW = math.log(1 / 20)
 """The most that one row says. Values of a grid (k / 255, say) have digits in common and are moved together:
 of 69 rows with two faces one grey step apart, whose values are means of three such, two passed in 140 and 33
-values. Rows have other d, and are moved by themselves."""
+values. Rows have other d, and are moved by themselves. No plateau test yet."""
 ACCIDENT = math.log(1e-3)
 """Chance below which products speak for the declared number of examples. Derived: that of `scale`, for a
 factor that nobody expected."""

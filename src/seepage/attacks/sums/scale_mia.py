@@ -32,7 +32,7 @@ from seepage.models.layers import LinearLayer
 _PICTURES = "seepage.attacks.sums.decoder:pictures_of"
 """Loaded once features were read."""
 _LEAST_PUBLIC = 8
-"""Public examples without which there is no decoder to speak of."""
+"""Public examples without which there is no decoder to speak of. No plateau test yet."""
 _USUAL_SUM = 100
 """Examples behind a sum, where nothing says. Paper: Boenisch et al. 2021, Tables 3 and 5."""
 

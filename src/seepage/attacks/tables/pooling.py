@@ -21,7 +21,7 @@ Section 5, who count them as right."""
 
 EQUAL = 0.01
 """Two numbers that count as one found twice, in spreads of their column: searches that find a number end 1e-3
-apart, others as far as the column is wide."""
+apart, others as far as the column is wide. No plateau test yet."""
 
 
 @dataclass(frozen=True)

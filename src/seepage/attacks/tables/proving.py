@@ -29,7 +29,8 @@ EXPLAINING = 0.5
 between 0 and 1 does the same."""
 SURE = 20.0
 """Deviations of a number's error that a claimed one leaves room for: smooth networks' own rounding, which the
-rest of the gradient does not show, made errors of up to 6 (GELU, tanh; Adult, seeds 0 and 2)."""
+rest of the gradient does not show, made errors of up to 6 (GELU, tanh; Adult, seeds 0 and 2). No plateau test
+yet."""
 
 
 @dataclass(frozen=True)

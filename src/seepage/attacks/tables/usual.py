@@ -11,7 +11,8 @@ from seepage.core.types import Knowledge
 
 SPARSE = 2.0
 """Spread over mean from which a column's commonest value is taken to be 0: a column that is 0 in a share p of
-its rows, and elsewhere some number, has sqrt(p / (1 - p)), which is 2 for four fifths."""
+its rows, and elsewhere some number, has sqrt(p / (1 - p)), which is 2 for four fifths. A choice: four
+fifths."""
 
 
 @dataclass(frozen=True)

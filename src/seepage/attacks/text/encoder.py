@@ -21,7 +21,8 @@ MOST_CANDIDATES = 400
 THINNINGS = 3
 """Times that the weakest half of the surplus over the rank is put aside. Cost: a reading each."""
 UNIFORM = 0.05
-"""How far the weights of attention are from equal, relatively, at least: below, links drown in rounding."""
+"""How far the weights of attention are from equal, relatively, at least: below, links drown in rounding. No
+plateau test yet."""
 
 
 def read_encoder(

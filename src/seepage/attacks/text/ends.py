@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seepage.attacks.text.far_ends import by_all_layers, left_by_known_targets
 from seepage.core.types import PADDING
 from seepage.models.blocks import blocks_of, matrices
 from seepage.models.hooks import hooked
+from seepage.models.hugging_face import is_adapted
 from seepage.protocol import training_mode
-from seepage.protocol.losses import next_token
 
 SHORTLIST = 64
 """Tokens, the nearest by angle, that are compared in full. Cost: time."""
@@ -34,6 +35,8 @@ def last_tokens(model: nn.Module, ids: Tensor, gradients: Mapping[str, Tensor]) 
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if head is None:
         return None
+    if is_adapted(model) and not head.weight.requires_grad:
+        return by_all_layers(model, ids, gradients)
     seen = _Seen(model, ids, f"{prefix}.{len(blocks) - 1}", blocks[-1], head)
     own = seen.head in gradients and seen.uses == 1
     name, read, linear = (seen.head, seen.read, head) if own else (seen.weight, seen.activations, seen.linear)
@@ -44,12 +47,11 @@ def last_tokens(model: nn.Module, ids: Tensor, gradients: Mapping[str, Tensor]) 
     rows = torch.arange(len(ids), device=ids.device)
     # (texts, features); OPT has put all tokens into one row
     activations = read.reshape(*ids.shape, -1)[rows, ends].double()
-    if len(activations) > activations.shape[1]:
-        return None
-    gradient = (gradients[name].detach() - _of_known_targets(model, ids, name)).double()
+    gradient = left_by_known_targets(model, ids, {name: gradients[name]})[0].double()
     gradient = gradient.T if isinstance(linear, nn.Linear) else gradient  # (features, width)
-    if len(gradient) != activations.shape[1] or (not own and gradient.shape[1] != seen.hidden.shape[-1]):
-        return None  # of a mixture of experts, say: no layer that makes the block's output by itself
+    fits = own or gradient.shape[1] == seen.hidden.shape[-1]  # of a mixture of experts no layer does
+    if not fits or len(gradient) != activations.shape[1] or len(activations) > len(gradient):
+        return None
     sent: Tensor = torch.linalg.lstsq(activations.T, gradient).solution  # (texts, width)
     if own:  # softmax - e_y is negative at y alone
         return sent.argmin(dim=1)
@@ -59,20 +61,6 @@ def last_tokens(model: nn.Module, ids: Tensor, gradients: Mapping[str, Tensor]) 
             for row, end in enumerate(ends.tolist())
         ]
     )
-
-
-def _of_known_targets(model: nn.Module, ids: Tensor, name: str) -> Tensor:
-    """The part of the weight's gradient that all tokens but the last of each text send back.
-
-    Left in the equations as unknowns, they would drown the few others in rounding: activations are alike.
-    """
-    tokens = int((ids != PADDING).sum())
-    known, weight = tokens - len(ids), model.get_parameter(name)
-    if known == 0:
-        return torch.zeros_like(weight)
-    with torch.enable_grad(), training_mode(model, False):
-        (found,) = torch.autograd.grad(next_token(model(ids), ids) * (known / tokens), weight)
-    return found
 
 
 def _target(seen: _Seen, weight: Tensor, row: int, end: int, sent: Tensor) -> Tensor:

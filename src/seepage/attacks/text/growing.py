@@ -26,9 +26,10 @@ MOST_REPEATS = 4
 """Times that a text may begin with the same token. Cost: one more beginning for every text."""
 TIMES_USUAL = 3.0
 """How much farther than usual a true beginning may lie from a soft span: at most 2.8 times as far (see
-`span.SOFT_SHARE`), wrong ones 2.1 to 9 times."""
+`span.SOFT_SHARE`), wrong ones 2.1 to 9 times. No plateau test yet."""
 NEAR = 0.3
-"""Of what passes, a distance from a soft span at which no wrong beginning was seen there: from .57 on."""
+"""Of what passes, a distance from a soft span at which no wrong beginning was seen there: from .57 on. No
+plateau test yet."""
 MOST_PREFIXES = 512
 """At one position. Cost: time and memory; with more, the test tells nothing apart."""
 

@@ -22,13 +22,14 @@ from seepage.models.blocks import Attention
 STEPS, ROUNDS = 20, 9
 """Steps between two weighings, and weighings. Cost: time; MiniLM's links no longer move after the third."""
 SHRINK = 0.3
-"""Of the mean length of a pair: what a pair must exceed to stay, at the start."""
+"""Of the mean length of a pair: what a pair must exceed to stay, at the start. No plateau test yet."""
 FAINT = 0.05
-"""Of the strongest link of its two tokens: below it a pair is pressed towards zero."""
+"""Of the strongest link of its two tokens: below it a pair is pressed towards zero. No plateau test yet."""
 SMALLEST = 1e-6
 """Singular values of the features, over the largest, that are kept. Derived: float32 resolves 1e-7."""
 ONES = 0.05
-"""Weight of the bias beside the weights, as if a feature of that share of the features' length were read."""
+"""Weight of the bias beside the weights, as if a feature of that share of the features' length were read. No
+plateau test yet."""
 
 
 class Links:

@@ -13,7 +13,8 @@ from seepage.core.types import PADDING, Batch, Exchange, Knowledge, Reconstructi
 from seepage.protocol.losses import MASKED_TOKEN, NEXT_TOKEN, PER_TOKEN, TOKEN_CLASS
 
 REFINEMENTS = 4
-"""Rounds of reading what the loss wanted, after several steps: the last tokens settle in two."""
+"""Rounds of reading what the loss wanted, after several steps: the last tokens settle in two. No plateau test
+yet."""
 _TIMES = 10.0
 """How much more than what is left a token's share of the update must be. Derived: `peeling.BEYOND`, ten root
 mean squares."""

@@ -17,15 +17,17 @@ against it by 10,000 (GPT-2's size, random weights, 8 to 16 sentences): anything
 
 
 REPEATED = 10
-"""Rounding of one's own features and of the comparison, in units of their type's precision."""
+"""Rounding of one's own features and of the comparison, in units of their type's precision. No plateau test
+yet."""
 SOFT_SHARE = 0.9
 """Of the directions that count as read, in sum, where there is no gap. GPT-2-like networks 256 and 768 wide,
 2 to 10 steps at rates of 1e-4 to 1e-2, seed 0: between .7 and .95 of them true features lie at most .3 times
-as far outside as usual ones, below .5 of them farther than wrong beginnings."""
+as far outside as usual ones, below .5 of them farther than wrong beginnings. No plateau test yet."""
 BISECTIONS = 100
 """Of the exponent of a positive double. Derived: with so many it is settled to its last digits."""
 SOFT_TOLERANCE = 0.25
-"""Of the usual distance, where there is no gap; `growing.grow` keeps the nearest ones."""
+"""Of the usual distance, where there is no gap; `growing.grow` keeps the nearest ones. No plateau test
+yet."""
 
 
 @dataclass(frozen=True)

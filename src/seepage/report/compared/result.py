@@ -259,7 +259,10 @@ def _said(word: Word, first: Run, later: Run, open_: list[str]) -> str:
             f"{figures}."
         )
     if word == "no difference shown":
-        return f"No difference between {later.name} and {first.name} is shown: {figures}."
+        assert first.worst is not None and later.worst is not None
+        alike = percent(first.worst.leakage) == percent(later.worst.leakage)
+        wide = "" if alike else " It lies within its interval, which more seeds make narrower (--seeds 10)."
+        return f"No difference between {later.name} and {first.name} is shown: {figures}.{wide}"
     return f"{later.name} gives away {word} than {first.name}: {figures}."
 
 
@@ -273,7 +276,7 @@ def _figures(first: Run, later: Run) -> str:
     before, after = first.worst, later.worst
     assert before is not None and after is not None
     exact = (
-        f"{share(later.log.header, after.exact_count, after.examples)} come out exactly, instead of "
+        f"{share(later.log.header, after.exact_count, after.examples)} came out exactly, instead of "
         f"{before.exact_count} of {before.examples}"
     )
     same = before.leakage is not None and after.leakage is not None

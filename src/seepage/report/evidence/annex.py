@@ -6,9 +6,13 @@ The threat model is named in the words of NIST AI 100-2 (attacker goal, capabili
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from seepage import __version__
 from seepage.engine.protocol_spec import ProtocolSpec
+from seepage.names.threats import GRANTS
 from seepage.record import Header
+from seepage.report.actions import read_actions
 from seepage.report.evidence.findings import Evidence
 from seepage.report.evidence.markdown import attack_table, cell, table
 from seepage.report.plan import left_out
@@ -34,6 +38,7 @@ def annex_text(found: Evidence) -> str:
         ("What was tried", _tried(found)),
         ("Results", [found.verdict.headline, "", *attack_table(found), "", *_details(found)]),
         ("Residual risk", [RESIDUAL[found.verdict.outcome], "", *_gate(found)]),
+        ("Further safeguards", _measures(found)),
         ("Limits of this measurement", _limits(found)),
     ]
     lines = [f"# Annex: resistance of the training protocol to reconstruction ({cell(header.title)})", ""]
@@ -77,17 +82,34 @@ def _safeguard(header: Header) -> list[str]:
 
 def _threat(header: Header) -> list[str]:
     malicious = "craft_weights" in header.threat.grants
+    described = header.threat.description
+    server = "the server of the federation" if described.startswith("The server") else described
     rows = [
-        [
-            "attacker",
-            "the server of the federation" + ("; it may choose the weights it sends" if malicious else ""),
-        ],
+        ["attacker", server + ("; it may choose the weights it sends" if malicious else "")],
         ["goal (NIST AI 100-2: privacy compromise)", "reconstruction of the clients' training data"],
         ["capability", "model control and observation of updates" if malicious else "observation of updates"],
         ["sees", header.threat.server_sees],
-        ["knowledge and means granted", ", ".join(header.threat.grants) or "the model alone"],
+        ["knowledge and means granted", _granted(header.threat.grants)],
     ]
     return [cell(header.threat.description), "", *table(["", ""], rows)]
+
+
+def _granted(grants: Sequence[str]) -> str:
+    """In words: what each grant lets the server know or do, the name of the setting in brackets."""
+    return "; ".join(GRANTS.get(name, name) for name in grants) or "the model alone"
+
+
+def _measures(found: Evidence) -> list[str]:
+    """What was tried against the leak on this deployment, with its figures; none of it is in place yet."""
+    actions = read_actions(found.log) if found.verdict.outcome == "leak_shown" else None
+    if actions is None:
+        return ["No further safeguard was measured on this deployment."]
+    lines = ["Measured on this deployment, and not in place when the results above were taken:", ""]
+    lines += [f"- {cell(f'{one.title}. {one.stops} {one.price} {one.proof}')}" for one in actions.listed]
+    lines += [f"- {cell(said)}" for said in actions.below]
+    lines += [f"- Without effect: {cell(said)}" for said in actions.without_effect]
+    lines += [f"- Not measured: {cell(said)}" for said in actions.not_measured]
+    return [*lines, "", cell(actions.basis)]
 
 
 def _tried(found: Evidence) -> list[str]:

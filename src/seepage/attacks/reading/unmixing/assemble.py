@@ -18,7 +18,7 @@ from seepage.models.signals import ROUNDING
 
 _MARGINS = (1e-2, 1e-3, 1e-4)
 """Activations, in root mean squares of an example's, that are too near 0 to say which side they are on: as
-exact as A is, one round after the other."""
+exact as A is, one round after the other. No plateau test yet."""
 
 
 @dataclass(frozen=True)

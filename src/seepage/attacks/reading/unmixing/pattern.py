@@ -18,10 +18,10 @@ GENUINE = 0.97
 most .96 (CIFAR-10, 1000 neurons, 64 to 128 examples), but for one of .970 in 40 batches of 25 and 30 at 200
 neurons: what was accepted wrongly is taken back when all seem to be found. Tested:
 test_constants_of_unmixing_lie_on_a_plateau."""
-_CHECKED = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-_ROUGH = (1e-1, 1e-2)
+_CHECKED, _ROUGH = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5), (1e-1, 1e-2)
 """Penalties on the size of a, one after the other: the smaller the sharper is the sigmoid. The last of a
-check tells a feasible pattern; that of a picture leaves it in the middle of what the pattern allows."""
+check tells a feasible pattern; that of a picture leaves it in the middle of what the pattern allows. No
+plateau test yet."""
 _NEWTON = 4
 """Newton steps for each penalty, from the solution of the one before. Cost: time; four double the digits four
 times."""

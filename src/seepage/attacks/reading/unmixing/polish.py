@@ -20,7 +20,7 @@ _FINE_STEPS, _FINE_FROM, _FINE_TO = 8, 0.1, 1e-5
 test_constants_of_unmixing_lie_on_a_plateau."""
 _TIGHTER = (1e-3, 1e-4, 1e-5)
 """Shares of a row's norm below which it counts as off, one after the other: a neuron that is on with a faint
-signal spoils a q that takes it for off."""
+signal spoils a q that takes it for off. No plateau test yet."""
 _SMALL = 12
 """Dimensions up to which all eigenvectors are no more work than one. Cost: time alone."""
 

@@ -33,9 +33,10 @@ _STARTS, _MOST_STARTS = 48, 512
 """Starts in a round while all are unknown, and at most. Cost: a round of few finds the same examples less
 often, one of many uses each product of matrices better."""
 _FROM_ROWS = 4
-"""Every so manyth start is a row of U instead of a made-up input: with few neurons it leads elsewhere."""
+"""Every so manyth start is a row of U instead of a made-up input: with few neurons it leads elsewhere.
+No plateau test yet."""
 _ALIKE_ROUGH, _ALIKE = 0.9, 0.999
-"""Cosine from which on two q are the same example, before and after the fine polish."""
+"""Cosine from which on two q are the same example, before and after the fine polish. No plateau test yet."""
 _LINE = 64
 """Patterns of the line that are looked at together, and that are polished: those that leave the least of U q
 in their rows. Cost: time and memory."""
