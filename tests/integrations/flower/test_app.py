@@ -12,8 +12,9 @@ from flwr.serverapp import Grid, ServerApp
 import seepage
 from seepage.core.errors import SpecError
 from seepage.core.types import Batch, Broadcast, LocalTraining
-from seepage.integrations.flower import record_app
-from seepage.integrations.flower.app import simulate
+from seepage.integrations.flower import record, record_app
+from seepage.integrations.flower.app import _Watched, simulate
+from seepage.integrations.flower.grid import task as flower_task
 from seepage.protocol import local_update
 
 LOCAL = {"optimizer": "sgd", "lr": 0.1, "epochs": 1, "batch_size": 8}
@@ -72,6 +73,30 @@ def test_nothing_to_record_says_why(tmp_path: Path, example: Path) -> None:
         record_app(example, tmp_path / "seventh", nodes=2, clients=[7])
     with pytest.raises(SpecError, match=r"first failure of a client|did not finish"):
         record_app(example, tmp_path / "other", nodes=2, config={"examples-per-client": "eight"})
+
+
+def test_a_client_is_told_the_settings_and_flower_gets_its_context_back_unchanged(tmp_path: Path) -> None:
+    """With Ray, Flower throws away every reply of a client whose run_config is another one than before."""
+    app, seen = ClientApp(), []
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        seen.append(dict(context.run_config))
+        return Message(RecordDict(), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        seen.append(dict(context.run_config))
+        raise RuntimeError("scanner offline")
+
+    watched = _Watched(app, record(tmp_path), None, {"batch-size": 8})
+    context = Context(run_id=1, node_id=1, node_config={"partition-id": 0}, state=RecordDict(), run_config={})
+    with flower_task():
+        watched(Message(RecordDict(), dst_node_id=1, message_type="train", group_id="1"), context)
+        assert context.run_config == {}
+        with pytest.raises(RuntimeError, match="scanner offline"):
+            watched(Message(RecordDict(), dst_node_id=1, message_type="evaluate", group_id="1"), context)
+    assert context.run_config == {} and seen == [{"batch-size": 8}, {"batch-size": 8}]
 
 
 def test_what_the_server_raised_is_said_beside_a_client_s_failure() -> None:

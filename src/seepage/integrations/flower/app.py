@@ -130,12 +130,16 @@ class _Watched(ClientApp):
         """Rounds and clients that were to train, where they run in this process."""
 
     def __call__(self, message: Message, context: Context) -> Message:
+        told = context.run_config
         context.run_config = dict(self._settings)  # Flower's simulation of objects tells its clients none
         if is_training(message):
             self.asked.add((round_of(message), client_of(context)))
-        if self._clients is not None and client_of(context) not in self._clients:
-            return self._app(message, context)
-        return self._recorder(message, context, self._app)
+        try:
+            if self._clients is not None and client_of(context) not in self._clients:
+                return self._app(message, context)
+            return self._recorder(message, context, self._app)
+        finally:
+            context.run_config = told  # with Ray, Flower throws away replies of clients that changed theirs
 
 
 def simulate(
