@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seepage.record import Cost, NotTried, summarise
+from seepage.record import Cost, DefenseRecord, DefenseRef, NotTried, summarise
 from seepage.report import AuditVerdict, verdict
 
 
@@ -125,6 +125,20 @@ def test_nothing_shown_is_not_called_safe(new_log):
     found = judge(new_log().add_images("invert", [9.0, 9.5]))
     assert "That is not a proof of safety: stronger attacks exist." in found.details
     assert not any("lower bound" in d for d in found.details)
+
+
+@pytest.mark.parametrize("psnr", [9.0, 100.0])
+def test_a_filter_that_nobody_here_knows_is_named_in_the_verdict(new_log, psnr):
+    """It may have stopped attacks that do not know it: the page's notes alone would be too far away."""
+    names = ("clipping", "nvflare:SVTPrivacy", "flower:secaggplus_mod", "nvflare:hospital.filters.Own")
+    points = [
+        DefenseRecord(defense=DefenseRef(name=name), description="", guarantee="heuristic") for name in names
+    ]
+    found = judge(new_log(header_changes={"defenses": points}).add_images("invert", [psnr, psnr]))
+    said = [detail for detail in found.details if "not attacked adaptively" in detail]
+    assert said == [
+        "Nothing here knows how to undo nvflare:hospital.filters.Own: it was not attacked adaptively."
+    ]
 
 
 def test_lower_errors_leak_more(new_log):

@@ -131,3 +131,16 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 """By what stands before the colon."""
+
+
+def unanswered(name: str) -> bool:
+    """Is this a filter or mod that only the general answer is given to?
+
+    >>> unanswered("nvflare:my.package.Filter"), unanswered("nvflare:SVTPrivacy"), unanswered("clipping")
+    (True, False, False)
+    """
+    family, _, thing = name.partition(":")
+    if family not in FAMILIES:
+        return False
+    entry = FAMILIES[family].entries.get(thing)
+    return entry is None or entry.facts["adaptive"] == GENERAL

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Literal
 
 from seepage.core.metric import MetricFacts
+from seepage.names.frameworks import unanswered
 from seepage.names.metrics import leading
 from seepage.record import BASELINE, AttackSummary, AuditLog, Cell
 from seepage.report.gaps import Spoiled, gaps, nothing_finished
@@ -318,4 +319,6 @@ def _caveats(log: AuditLog, best: _Finding, guess: AttackSummary | None) -> list
         said.append("That is not a proof of safety: stronger attacks exist.")
     else:
         said.append("This is a lower bound: stronger attacks may recover more.")
+    strange = [one.defense.name for one in log.header.defenses if unanswered(one.defense.name)]
+    said += [f"Nothing here knows how to undo {name}: it was not attacked adaptively." for name in strange]
     return said

@@ -29,7 +29,7 @@ from seepage.attacks.adaptive.restore import (
 from seepage.attacks.adaptive.spoiled import Spoiled, defended_layer, kept_back, none_spoiled
 from seepage.attacks.base import Around
 from seepage.core.types import Exchange, Knowledge
-from seepage.names.frameworks import FAMILIES
+from seepage.names.frameworks import unanswered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +67,6 @@ ANSWERS: dict[str, Answer] = {
 }
 """Under the name of the defense, as an audit file has it. Other filters of a framework get a general answer;
 other defenses have none yet."""
-CHANGES_NOTHING = frozenset({"nvflare:DXOBlocker", "flower:arrays_size_mod", "flower:message_size_mod"})
-"""Filters and mods with nothing to undo: what they let through is as it was."""
 
 
 def answer_to(name: str) -> Answer | None:
@@ -81,11 +79,7 @@ def answer_to(name: str) -> Answer | None:
     """
     if name in ANSWERS:
         return ANSWERS[name]
-    family, _, thing = name.partition(":")
-    if family not in FAMILIES or name in CHANGES_NOTHING:
-        return None
-    entry = FAMILIES[family].entries.get(thing)
-    if entry is not None and entry.facts.get("runs_at") == "protocol":
+    if not unanswered(name):
         return None
 
     def general(exchange: Exchange, known: Knowledge, settings: Settings) -> Restored:
