@@ -86,6 +86,13 @@ class _Finding:
         )
 
 
+IN_PART = {
+    "exact_features": "a layer's features only",
+    "ahead_features": "a layer's features only",
+    "words": "words, not their places",
+    "labels": "labels, not examples",
+}
+"""By kind of finding, where no example itself came out: what leaked, for a cell of a table."""
 _LEVELS: dict[str, Level] = {
     "exact": "high",
     "far": "high",
@@ -148,14 +155,18 @@ def strongest(log: AuditLog, summaries: Sequence[AttackSummary]) -> list[AttackS
     return [one.summary for one in sorted(shown, key=lambda one: one.rank, reverse=True)]
 
 
-def judged(log: AuditLog, summary: AttackSummary, summaries: Sequence[AttackSummary]) -> tuple[Level, str]:
-    """What one attack with scores has shown by itself: the degree, and a headline with its figures."""
+def judged(
+    log: AuditLog, summary: AttackSummary, summaries: Sequence[AttackSummary]
+) -> tuple[Level, str, str]:
+    """What one attack with scores has shown by itself: the degree, a headline with its figures, and what
+    leaked where that is less than examples (`IN_PART`)."""
     guess = next((s for s in summaries if s.attack.name == BASELINE), None)
     found = _judge(log, summary, guess)
     if _LEVELS[found.kind] == "unknown":
         why = "its scores are no numbers" if found.kind == "no_number" else "there is no guess beside it"
-        return "unknown", f"Nothing was measured, for {why}."
-    return _LEVELS[found.kind], " ".join([_HEADLINES[found.kind](log, found), *_figures(found)])
+        return "unknown", f"Nothing was measured, for {why}.", ""
+    text = " ".join([_HEADLINES[found.kind](log, found), *_figures(found)])
+    return _LEVELS[found.kind], text, IN_PART.get(found.kind, "")
 
 
 def _judge(log: AuditLog, summary: AttackSummary, guess: AttackSummary | None) -> _Finding:
