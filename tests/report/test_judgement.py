@@ -433,7 +433,13 @@ def test_claims_that_take_the_declared_number_at_its_word_say_so_where_nobody_ch
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ([9.0, 9.5], ["Stopped by the time budget: invert in 1 of 2 runs; a longer --budget may find more."]),
+        (
+            [9.0, 9.5],
+            [
+                "Stopped by the time budget: invert in 1 of 2 runs; a longer budget (--budget, or its own) "
+                "may find more."
+            ],
+        ),
         ([100.0, 100.0], []),  # nothing was left to be found
     ],
 )

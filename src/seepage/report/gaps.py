@@ -56,7 +56,9 @@ def out_of_time(log: AuditLog, attacks: Sequence[AttackSummary]) -> list[str]:
     named = [f"{title} in {count} of {plural(runs, 'run')}" for title, count in cut.items() if count]
     if not named:
         return []
-    return [f"Stopped by the time budget: {join(named)}; a longer --budget may find more."]
+    return [
+        f"Stopped by the time budget: {join(named)}; a longer budget (--budget, or its own) may find more."
+    ]
 
 
 def gaps(
