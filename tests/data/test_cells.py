@@ -35,6 +35,18 @@ def test_days_are_whole_numbers_to_the_audit(tmp_path: Path) -> None:
     assert load_data(path).spec.kinds == (ColumnKind.INTEGER,)
 
 
+def test_columns_of_days_are_known_wherever_they_end_up(tmp_path: Path) -> None:
+    """Behind the columns of a category; one that is named a category holds no days."""
+    path = tmp_path / "people.csv"
+    path.write_text(
+        "town,born,seen,label\nUlm,2024-02-29,1.5.2024,0\nBonn,1970-01-02,2.5.2024,1\nUlm,1970-01-03,3.5.2024,1\n"
+    )
+    found = load_data(path)
+    assert [found.spec.column_names[i] for i in found.days] == ["born", "seen"]
+    assert load_data(path, categorical=["seen"]).days == (2,)
+    assert load_data(path, last=2).days == (2, 3)
+
+
 @pytest.mark.parametrize(
     ("cells", "sentence"),
     [

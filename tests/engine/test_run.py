@@ -27,7 +27,7 @@ from seepage.engine.run import run_audit
 from seepage.engine.shared import Shared
 from seepage.engine.spec import parse_spec
 from seepage.engine.work import Result
-from seepage.record import AuditLog, RunFolder, RunHeader, RunLog, summarise
+from seepage.record import TIME_UP, AuditLog, RunFolder, RunHeader, RunLog, summarise
 
 SMALL = {
     "model": {"name": "mlp", "hidden": [64, 32]},
@@ -53,6 +53,18 @@ def test_one_example_is_recovered_exactly_and_the_baseline_is_not(tmp_path: Path
     assert baseline.exact == 0
     assert attack.scores["psnr"].value > attack.baseline["psnr"].value + 20
     assert attack.baseline["psnr"].value == pytest.approx(baseline.scores["psnr"].value)
+
+
+@pytest.mark.parametrize(("budget", "cut"), [(0.3, True), (600.0, False)])
+def test_a_search_that_its_budget_cut_says_so(budget: float, cut: bool) -> None:
+    """Of a million steps, 0.3 s leave few; of two, 600 s all."""
+    from seepage.engine.prepare import prepare
+
+    options = {"steps": 1_000_000 if cut else 2, "restarts": 1, "budget": budget}
+    asked = {"name": "inverting_gradients", "options": options}
+    prepared = prepare(parse_spec({**SMALL, "seeds": [0], "attacks": [asked]}))
+    cell, _ = run_cell(prepared, prepared.refs[1], 0)
+    assert cell.status == "done" and (TIME_UP in cell.notes) is cut
 
 
 def test_recall_equals_counting_lonely_neurons_in_the_forward_pass(tmp_path: Path) -> None:

@@ -57,6 +57,15 @@ def test_a_report_for_people() -> None:
     ]
 
 
+def test_checks_that_did_not_run_for_one_reason_share_a_line() -> None:
+    unchecked = {"transmission": "no spec.", "round_jump": "no model.", "step_history": "no spec."}
+    lines = [line for line in report(unchecked=unchecked).text().splitlines() if line.startswith("Not c")]
+    assert [line.removeprefix("Not checked: ") for line in lines] == [
+        "transmission, step_history: no spec.",
+        "round_jump: no model.",
+    ]
+
+
 def test_every_rate_names_its_population_and_its_interval() -> None:
     for count in FalseAlarms.of({"round_jump": QUIET, "step_history": QUIET}).counts:
         assert f"of {count.models} honest" in str(count) and "95 % interval" in str(count)

@@ -163,3 +163,27 @@ def test_files_are_written_into_the_folder_of_the_run(new_log: Logs) -> None:
 def test_an_unknown_format_is_refused_with_the_nearest() -> None:
     with pytest.raises(SpecError, match="did you mean 'sarif'"):
         check_formats(["junit", "sarrif"])
+
+
+def test_where_only_labels_leaked_every_format_says_so(new_log: Logs) -> None:
+    """An attack that read the labels alone, as the page's headline says, beside one that rebuilt examples."""
+
+    def with_others(*others: str) -> Evidence:
+        builder = new_log(seeds=(0, 1))
+        for seed in (0, 1):
+            builder.add_images("prior_only", [10.0, 10.0], seed=seed, batch_scores={"label_accuracy": 0.3})
+            builder.add_images("invert", [9.0, 9.0], seed=seed, batch_scores={"label_accuracy": 0.95})
+            for name in others:
+                builder.add_images(name, [100.0, 100.0], seed=seed)
+        return Evidence.of(builder.build())
+
+    found = with_others()
+    (row,) = [line for line in markdown_text(found).splitlines() if line.startswith("| invert ")]
+    assert "leak shown (labels, not examples)" in row and row in annex_text(found)
+    assert "What these attacks got: labels, not examples." in annex_text(found)
+    assert 'type="leak (labels, not examples)"' in junit_text(found)
+    (result,) = json.loads(sarif_text(found))["runs"][0]["results"]
+    assert result["message"]["text"].startswith("invert (labels, not examples): A curious server infers 95 %")
+    both = with_others("read")
+    assert "What these attacks got" not in annex_text(both)
+    assert "| read | leak shown |" in markdown_text(both)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seepage.record import Cost, DefenseRecord, DefenseRef, NotTried, summarise
+from seepage.record import TIME_UP, Cost, DefenseRecord, DefenseRef, NotTried, summarise
 from seepage.report import AuditVerdict, verdict
 
 
@@ -442,3 +442,27 @@ def test_claims_that_take_the_declared_number_at_its_word_say_so_where_nobody_ch
         assert found.level == "claimed"
         said = any("declared the right number of their examples" in detail for detail in found.details)
         assert said is conditional
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (
+            [9.0, 9.5],
+            [
+                "Stopped by the time budget: invert in 1 of 2 runs; a longer budget (--budget, or its own) "
+                "may find more."
+            ],
+        ),
+        ([100.0, 100.0], []),  # nothing was left to be found
+    ],
+)
+def test_a_search_that_ran_out_of_time_is_told_on_the_first_screen(new_log, values, told):
+    builder = new_log(seeds=(0, 1))
+    for seed in (0, 1):
+        builder.add_images("prior_only", [10.0, 10.0], seed=seed)
+        builder.add_images("invert", values, seed=seed, notes=(TIME_UP,) if seed else ())
+        builder.add_images("other", [9.0, 9.0], seed=seed)
+    found = judge(builder)
+    assert [said for said in found.details[: found.first] if "time budget" in said] == told
+    assert found.details[1].startswith("Measured on 4 images") and found.first == 2 + len(told)

@@ -245,6 +245,23 @@ def test_rows_show_truth_and_reconstruction_of_each_column(new_log):
     assert "of its column's standard deviation" in text
 
 
+def test_columns_of_days_are_shown_as_dates(new_log):
+    """The nearest day; a number that is no day of the calendar stays one."""
+    builder = new_log(
+        modality="tabular",
+        input_changes={
+            "column_names": ("age", "born", "seen"),
+            "column_kinds": ("integer",) * 3,
+            "column_days": (1, 2),
+        },
+    )
+    truth = np.array([[39.0, 19782.0, -1.0]], np.float32)
+    rebuilt = np.array([[40.0, 19781.98, 1e9]], np.float32)
+    builder.add("rows", [{"rmse": 0.1}], guess={"rmse": 1.0}, arrays=(truth, rebuilt))
+    text = Page(render_html(builder.build())).text
+    assert "original 39 2024-02-29 1969-12-31 rebuilt 40 2024-02-29 1000000000" in text
+
+
 def test_columns_stand_beside_the_baseline_the_most_leaked_first(new_log, columns):
     builder = new_log(
         modality="tabular",

@@ -27,6 +27,7 @@ class Progress:
 Work = tuple[float, Callable[[], object]]
 Listener = Callable[[Progress], None]
 _LISTENER: ContextVar[Listener | None] = ContextVar("progress_listener", default=None)
+_TIME_UP: ContextVar[Callable[[], None] | None] = ContextVar("time_up", default=None)
 
 
 @contextmanager
@@ -49,6 +50,27 @@ def current_listener() -> Listener | None:
     return _LISTENER.get()
 
 
+@contextmanager
+def on_time_up(tell_of_it: Callable[[], None]) -> Iterator[None]:
+    """Call `tell_of_it` whenever a clock inside the block ends a search or shortens it.
+
+    >>> with on_time_up(lambda: print("cut")):
+    ...     Clock(seconds=0.0).expired
+    cut
+    True
+    """
+    token = _TIME_UP.set(tell_of_it)
+    try:
+        yield
+    finally:
+        _TIME_UP.reset(token)
+
+
+def _time_up() -> None:
+    if (tell_of_it := _TIME_UP.get()) is not None:
+        tell_of_it()
+
+
 class Clock:
     """Seconds since the start, against a budget if there is one."""
 
@@ -64,7 +86,11 @@ class Clock:
 
     @property
     def expired(self) -> bool:
-        return self.seconds is not None and self.elapsed >= self.seconds
+        """Whether to end for want of time; to be asked where there is more to do, see `on_time_up`."""
+        over = self.seconds is not None and self.elapsed >= self.seconds
+        if over:
+            _time_up()
+        return over
 
     def share(self, parts: int) -> Clock:
         """A clock with an equal part of what is left, started now."""
@@ -98,7 +124,10 @@ class Clock:
             return steps
         each = sum(share * _seconds_for(part, trials) for share, part in work)
         left = self.seconds - self.elapsed
-        return max(1, min(steps, int(left / max(each, 1e-9))))
+        fit = max(1, min(steps, int(left / max(each, 1e-9))))
+        if fit < steps:
+            _time_up()
+        return fit
 
     def report(self, *, step: int, steps: int, objective: float, inputs: Tensor) -> None:
         """Tell the listener, if there is one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from seepage.core.errors import DataError
 
@@ -54,12 +54,17 @@ def is_day(cell: str) -> bool:
     return _day(cell) is not None
 
 
+def holds_days(cells: Iterable[str]) -> bool:
+    """Whether the cells of a column are all days."""
+    return all(is_day(cell) for cell in cells)
+
+
 def reader(cells: Sequence[str]) -> Callable[[str, str, int, str], float] | None:
     """How the cells of a column become numbers; None where they hold categories.
 
     Days (2024-02-29) are counted from 1970-01-01.
     """
-    if cells and all(is_day(cell) for cell in cells):
+    if cells and holds_days(cells):
         return day_number
     return finite_number if any(is_number(cell) for cell in cells) else None
 

@@ -46,6 +46,8 @@ class Dataset:
     standardise: bool = False
     """Tables: a model is to be fed standardised columns, by rows that nobody hides: see `standardised`."""
 
+    days: tuple[int, ...] = ()
+    """Tables: columns that were dates in the file, now days since 1970-01-01; they are shown as dates."""
     owners: Tensor | None = None
     """(N,) the client that holds each example, where the data say it."""
     targets: Tensor | None = None

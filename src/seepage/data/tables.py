@@ -16,7 +16,7 @@ from seepage.core.errors import DataError, SpecError
 from seepage.core.types import Modality
 from seepage.core.user_code import reason
 from seepage.data.arrays import from_arrays
-from seepage.data.cells import Row, is_number, number
+from seepage.data.cells import Row, holds_days, is_number, number
 from seepage.data.csv_columns import Missing, check_columns, encoded, without_gaps
 from seepage.data.dataset import Dataset
 from seepage.data.dict_columns import TEXTS, WORDS, columns_of, from_columns
@@ -69,6 +69,9 @@ def csv_file(
     read = _targets if told else class_indices
     labels, names = read([cells[column] for _, cells in rows], column=header[column])
     columns, groups = encoded(header, rows, features, categorical, path.name)
+    dates = {
+        header[i] for i in features if header[i] not in categorical and holds_days(c[i] for _, c in rows)
+    }
     dataset = from_arrays(
         np.asarray([column for _, column in columns], dtype=np.float64).T,
         labels,
@@ -80,7 +83,12 @@ def csv_file(
         class_names=names,
         column_names=[name for name, _ in columns],
     )
-    return replace(dataset, spec=replace(dataset.spec, categories=groups), standardise=True)
+    return replace(
+        dataset,
+        spec=replace(dataset.spec, categories=groups),
+        standardise=True,
+        days=tuple(number for number, (name, _) in enumerate(columns) if name in dates),
+    )
 
 
 def json_lines(

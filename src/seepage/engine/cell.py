@@ -10,6 +10,7 @@ from torch import nn
 
 from seepage.attacks import Attack
 from seepage.core.errors import NotApplicable, SeepageError
+from seepage.core.progress import on_time_up
 from seepage.core.types import Knowledge, Reconstruction
 from seepage.engine.blocks import goes_in_blocks, run_in_blocks
 from seepage.engine.cost import measure
@@ -26,7 +27,7 @@ from seepage.engine.source import handed_out
 from seepage.engine.unscored import Unscored, unscored
 from seepage.protocol import Played, describe_knowledge, missing_grants
 from seepage.protocol.copies import own_copy
-from seepage.record import ADAPTIVE, BASELINE, AttackRef, Cell, Cost
+from seepage.record import ADAPTIVE, BASELINE, TIME_UP, AttackRef, Cell, Cost
 
 
 def run_cell(
@@ -52,7 +53,9 @@ def run_cell(
                 played = shared.honest
             torch.manual_seed(prepared.server_seed(seed))
             began = time.perf_counter()
-            result, rated = _attacked(shared, attack, ref, known, played, model)
+            ends: list[str] = []
+            with on_time_up(lambda: ends.append(TIME_UP)):
+                result, rated = _attacked(shared, attack, ref, known, played, model)
             seconds = time.perf_counter() - began
             found, said = _compared(shared, played, attack, known, result, rated)
     except NotApplicable as reason:
@@ -72,7 +75,7 @@ def run_cell(
         claims_if_declared=result.if_declared,
         label_counts=None if counts is None else tuple(int(c) for c in counts),
         knowledge=_knowledge_in_words(prepared, ref, known),
-        notes=(*result.notes, *_promises(prepared, played.rounds), *_partly(played)),
+        notes=(*result.notes, *ends[:1], *_promises(prepared, played.rounds), *_partly(played)),
         hindrances=_why_little(shared, ref, found),
         crafted=attack.active,
         cost=Cost(

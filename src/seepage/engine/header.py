@@ -138,6 +138,7 @@ def _input_record(prepared: Prepared) -> InputRecord:
         update={
             "column_kinds": tuple(kind.value for kind in spec.kinds),
             "column_spreads": spec.spread or (),
+            "column_days": prepared.dataset.days,
             "fed": how_columns_are_fed(prepared),
         }
     )

@@ -66,7 +66,9 @@ class GuardReport:
         lines += [f"Layer not checked: '{n}' {why}." for n, why in self.layers.unread.items()]
         if self.layers.left_out:
             lines.append(f"No check is about: {_few([f'{n} {w}' for n, w in self.layers.left_out.items()])}.")
-        lines += [f"Not checked: {name}: {reason}" for name, reason in self.unchecked.items()]
+        for reason in dict.fromkeys(self.unchecked.values()):
+            names = [name for name, why in self.unchecked.items() if why == reason]
+            lines.append(f"Not checked: {', '.join(names)}: {reason}")
         return "\n".join([*lines, self.caveat])
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The versioned record of a run: written by the engine as results come, read by reports and nothing else."""
 
 from seepage.core.metric import RANGES, SHARE
-from seepage.record.cell import Cell, ColumnRecord, Cost, Example
+from seepage.record.cell import TIME_UP, Cell, ColumnRecord, Cost, Example
 from seepage.record.estimate import Estimate
 from seepage.record.files import write_atomically
 from seepage.record.header import (
@@ -41,6 +41,7 @@ __all__ = [
     "RANGES",
     "SCHEMA_VERSION",
     "SHARE",
+    "TIME_UP",
     "TRAINING",
     "Association",
     "AttackRef",

@@ -10,6 +10,8 @@ from pydantic.dataclasses import dataclass
 
 from seepage.record.refs import STRICT, AttackRef, Record, cell_id, origin_key
 
+TIME_UP = "The time budget ended or shortened this search."
+"""A note of a cell whose attack would have gone on."""
 Common = Annotated[str, AfterValidator(sys.intern)]
 """A text that most cells of a run share: ten thousand of them hold it once."""
 

@@ -39,6 +39,8 @@ class InputRecord(Record):
     """Of a table; empty in logs that judge every column alike."""
     column_spreads: tuple[float, ...] = ()
     """Of a table: each column's standard deviation over all data at hand, the unit of its errors."""
+    column_days: tuple[int, ...] = ()
+    """Of a table: columns of days since 1970-01-01, which were dates in its file."""
     fed: str = ""
     """Of a table, one sentence: how a model is fed its columns."""
 

@@ -6,6 +6,7 @@ import base64
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from itertools import groupby
 
 from seepage.core.errors import LogError
@@ -19,6 +20,7 @@ from seepage.report.sentences import Words, marked_words
 from seepage.report.words import NOUNS, class_name, plural, short_number, with_unit
 
 Column = tuple[str, str, str, bool]
+_FIRST_DAY = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +183,8 @@ def _with_columns(item: Item, table: InputRecord, truth: Array, rebuilt: Array, 
     each = [
         (
             names[i] if i < len(names) else f"column {i}",
-            _cell(float(flat[i]), kinds[i] if i < len(kinds) else "real"),
-            _cell(float(copy[i]), kinds[i] if i < len(kinds) else "real"),
+            _shown(table, i, float(flat[i])),
+            _shown(table, i, float(copy[i])),
             item.recovered and _right(table, i, float(flat[i]), float(copy[i]), tolerance),
         )
         for i in range(len(flat))
@@ -221,6 +223,15 @@ def _right(table: InputRecord, column: int, truth: float, rebuilt: float, tolera
     low, high = table.value_range or (0.0, 1.0)
     spread = table.column_spreads[column] if column < len(table.column_spreads) else high - low
     return abs(rebuilt - truth) <= tolerance * spread
+
+
+def _shown(table: InputRecord, column: int, value: float) -> str:
+    """A value as the file had it: the nearest day as a date, where there is one."""
+    if column in table.column_days and math.isfinite(value):
+        number = _FIRST_DAY + round(value)
+        if date.min.toordinal() <= number <= date.max.toordinal():
+            return date.fromordinal(number).isoformat()
+    return _cell(value, table.column_kinds[column] if column < len(table.column_kinds) else "real")
 
 
 def _cell(value: float, kind: str) -> str:

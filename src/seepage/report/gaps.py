@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from seepage.record import AttackSummary, AuditLog, NotTried
+from seepage.record import TIME_UP, AttackSummary, AuditLog, NotTried
 from seepage.report.words import join, plural
 
 _LONGEST = 90
@@ -41,6 +41,24 @@ def nothing_finished(attacks: Sequence[AttackSummary], spoiled: Spoiled) -> str:
     if spoiled.no_number:
         return "The scores of every attack are no numbers, so nothing was measured."
     return "No attack has finished, so nothing can be said yet."
+
+
+def out_of_time(log: AuditLog, attacks: Sequence[AttackSummary]) -> list[str]:
+    """One sentence where searches ran out of time; none where an attack left them nothing to find."""
+    runs = len(log.header.seeds)
+    for one in attacks:
+        whole = one.complete == runs or 0 < one.examples == one.exact
+        if one.space == "input" and one.cells == runs and whole:
+            return []
+    cut = {
+        s.attack.title: sum(TIME_UP in c.notes for c in log.cells_of(s.attack, done=True)) for s in attacks
+    }
+    named = [f"{title} in {count} of {plural(runs, 'run')}" for title, count in cut.items() if count]
+    if not named:
+        return []
+    return [
+        f"Stopped by the time budget: {join(named)}; a longer budget (--budget, or its own) may find more."
+    ]
 
 
 def gaps(

@@ -11,7 +11,7 @@ from seepage.core.metric import MetricFacts
 from seepage.names.frameworks import unanswered
 from seepage.names.metrics import leading
 from seepage.record import BASELINE, AttackSummary, AuditLog, Cell
-from seepage.report.gaps import Spoiled, gaps, nothing_finished
+from seepage.report.gaps import Spoiled, gaps, nothing_finished, out_of_time
 from seepage.report.lead import labels_lead, lead, words_lead
 from seepage.report.sampled import beyond_the_sample
 from seepage.report.unchecked import hindrances, without_truth
@@ -41,6 +41,8 @@ class AuditVerdict:
     details: tuple[str, ...]
     measured: int = 0
     """Attacks that were measured."""
+    first: int = 2
+    """Of the details: so many are for the first screen."""
 
     @property
     def outcome(self) -> Outcome:
@@ -87,6 +89,13 @@ class _Finding:
         )
 
 
+IN_PART = {
+    "exact_features": "a layer's features only",
+    "ahead_features": "a layer's features only",
+    "words": "words, not their places",
+    "labels": "labels, not examples",
+}
+"""By kind of finding, where no example itself came out: what leaked, for a cell of a table."""
 _LEVELS: dict[str, Level] = {
     "exact": "high",
     "far": "high",
@@ -118,10 +127,11 @@ def verdict(log: AuditLog, summaries: Sequence[AttackSummary]) -> AuditVerdict:
     With a single example there is no interval, and only a wide margin counts.
     """
     attacks = [s for s in summaries if s.attack.name != BASELINE]
+    cut = out_of_time(log, attacks)
     if any(s.cells and s.claims_right is None for s in attacks):
         found, headline, details = without_truth(log, attacks)
         left = gaps(log, attacks, Spoiled(), reasons=True)
-        return AuditVerdict(found, headline, (*details, *hindrances(log), *left))
+        return AuditVerdict(found, headline, (*details, *cut, *hindrances(log), *left))
     guess = next((s for s in summaries if s.attack.name == BASELINE), None)
     findings = [_judge(log, s, guess) for s in attacks if s.cells]
     measured = [finding for finding in findings if _LEVELS[finding.kind] != "unknown"]
@@ -130,14 +140,15 @@ def verdict(log: AuditLog, summaries: Sequence[AttackSummary]) -> AuditVerdict:
     )
     if not measured:
         left = gaps(log, attacks, spoiled, reasons=True)
-        doubts = (*log.header.doubts, *hindrances(log))
+        doubts = (*cut, *log.header.doubts, *hindrances(log))
         return AuditVerdict("unknown", nothing_finished(attacks, spoiled), (*doubts, *left))
     best = max(measured, key=lambda finding: finding.rank)
     level = _LEVELS[best.kind]
     left = gaps(log, attacks, spoiled, reasons=level == "none_shown")
     doubts = (*log.header.doubts, *hindrances(log))
-    details = (*_figures(best), *_caveats(log, best, guess), *doubts, *left)
-    return AuditVerdict(level, _HEADLINES[best.kind](log, best), details, len(measured))
+    measured_on, *caveats = _caveats(log, best, guess)
+    details = (*_figures(best), measured_on, *cut, *caveats, *doubts, *left)
+    return AuditVerdict(level, _HEADLINES[best.kind](log, best), details, len(measured), 2 + len(cut))
 
 
 def strongest(log: AuditLog, summaries: Sequence[AttackSummary]) -> list[AttackSummary]:
@@ -149,14 +160,18 @@ def strongest(log: AuditLog, summaries: Sequence[AttackSummary]) -> list[AttackS
     return [one.summary for one in sorted(shown, key=lambda one: one.rank, reverse=True)]
 
 
-def judged(log: AuditLog, summary: AttackSummary, summaries: Sequence[AttackSummary]) -> tuple[Level, str]:
-    """What one attack with scores has shown by itself: the degree, and a headline with its figures."""
+def judged(
+    log: AuditLog, summary: AttackSummary, summaries: Sequence[AttackSummary]
+) -> tuple[Level, str, str]:
+    """What one attack with scores has shown by itself: the degree, a headline with its figures, and what
+    leaked where that is less than examples (`IN_PART`)."""
     guess = next((s for s in summaries if s.attack.name == BASELINE), None)
     found = _judge(log, summary, guess)
     if _LEVELS[found.kind] == "unknown":
         why = "its scores are no numbers" if found.kind == "no_number" else "there is no guess beside it"
-        return "unknown", f"Nothing was measured, for {why}."
-    return _LEVELS[found.kind], " ".join([_HEADLINES[found.kind](log, found), *_figures(found)])
+        return "unknown", f"Nothing was measured, for {why}.", ""
+    text = " ".join([_HEADLINES[found.kind](log, found), *_figures(found)])
+    return _LEVELS[found.kind], text, IN_PART.get(found.kind, "")
 
 
 def _judge(log: AuditLog, summary: AttackSummary, guess: AttackSummary | None) -> _Finding:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.traps.trap_weights import trap_weights
 from seepage.cli import main
-from seepage.core.types import InputSpec, Knowledge, Modality, Verdict
+from seepage.core.types import Finding, InputSpec, Knowledge, Modality, Verdict
 from seepage.guardian import guard
 from seepage.guardian.detectors import as_module
 from seepage.guardian.detectors.coverage import coverage
@@ -95,6 +96,11 @@ def test_what_cannot_be_read_was_not_checked(
     assert "not checked" in shown and "Verdict: clean" not in shown
 
 
+def _rounded(findings: Mapping[str, Finding]) -> dict[str, Finding]:
+    """But for the last bits of a sum, whose order depends on where in memory the weights lie."""
+    return {name: replace(found, score=round(found.score, 9)) for name, found in findings.items()}
+
+
 @pytest.mark.parametrize("change", [transposed, only_first(transposed)])
 def test_what_is_stored_transposed_is_judged_as_what_it_is(change: Callable[[State], State]) -> None:
     """Known answer: the verdict, score and layer of the same model in torch's layout."""
@@ -106,7 +112,7 @@ def test_what_is_stored_transposed_is_judged_as_what_it_is(change: Callable[[Sta
             there = guard(as_module(change(dict(model.state_dict()))))
             here = guard(model)
         assert there.verdict is here.verdict is verdict
-        assert there.layers == here.layers and there.findings == here.findings
+        assert there.layers == here.layers and _rounded(there.findings) == _rounded(here.findings)
 
 
 def test_square_layers_among_transposed_ones_are_read_as_those_or_not_at_all() -> None:

@@ -29,3 +29,16 @@ def test_an_unfinished_table_says_what_was_not_run(tmp_path):
     shown = Table.of(run_grid(grid, out=tmp_path / "run", engine="here"))
     assert any("not run" in gap for gap in shown.not_measured())
     assert "not run" in write_table_html(shown, tmp_path / "page.html").read_text()
+
+
+def test_heads_stand_over_their_figures(tmp_path, browser):
+    """Those of the second row too, whose first cell is no name of a row."""
+    table = parse_table({**SMALL, "attacks": [{"name": "analytic_extraction"}]})
+    shown = Table.of(
+        run_grid(table_grid(table, name="mine", seeds=(0,)), out=tmp_path / "run", engine="here")
+    )
+    browser.get(write_table_html(shown, tmp_path / "page.html").as_uri())
+    aligned = "return [...document.querySelectorAll(arguments[0])].map(e => getComputedStyle(e).textAlign)"
+    assert set(browser.execute_script(aligned, "thead tr + tr th")) == {"right"}
+    assert set(browser.execute_script(aligned, "tbody td")) == {"right"}
+    assert browser.execute_script(aligned, "th.first")[0] == "left"

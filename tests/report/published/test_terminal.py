@@ -51,3 +51,18 @@ def test_a_narrow_terminal_cuts_no_number_off():
     text = printed(hand_made(), width=20)
     assert "…" not in text
     assert "* -0.089" in text
+
+
+def test_the_legend_counts_runs_and_explains_a_difference_only_where_there_is_one():
+    def told(*counts: int, paper: float | None) -> str:
+        rows = tuple(Row("", f"row {n}", {"R": Figure(values=(0.5,) * n, paper=paper)}) for n in counts)
+        (line,) = [
+            line for line in printed(replace(hand_made(), rows=rows)).splitlines() if "ours: m" in line
+        ]
+        return line.strip()
+
+    assert told(1, paper=None) == "ours: mean (95 % interval) over 1 run."
+    assert told(50, 1, paper=None) == "ours: mean (95 % interval) over 1 or 50 runs."
+    assert told(2, paper=0.5).startswith(
+        "ours: mean (95 % interval) over 2 runs; difference: ours minus paper"
+    )

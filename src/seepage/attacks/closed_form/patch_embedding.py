@@ -30,7 +30,7 @@ class PatchEmbedding(PerUpdateAttack):
     """Least squares for the patches, checked by the equations that are left over.
 
     >>> from seepage.protocol import local_update
-    >>> from seepage.core.types import Batch, Broadcast, LocalTraining, Modality
+    >>> from seepage.core.types import Batch, Broadcast, InputSpec, LocalTraining, Modality
     >>> from seepage.models.loading import build_model
     >>> spec = InputSpec(modality=Modality.IMAGE, shape=(1, 8, 8), num_classes=3)
     >>> model = build_model("vit", spec, patch_size=4, dim=16).double()

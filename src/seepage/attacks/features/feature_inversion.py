@@ -112,7 +112,7 @@ def search_pictures(
                 objective=float(standing.off.median()),
                 inputs=standing.pictures.unsqueeze(0),
             )
-            if clock.expired:
+            if step < steps and clock.expired:
                 break
     return standing, step
 

@@ -79,7 +79,7 @@ class Lamp(GradientInversion):
             values.append(outcome.value)
             inputs = outcome.solution.candidates.inputs
             attack = replace(attack, start=lambda *_, at=inputs: at, texts=_tokens(problem, inputs))
-            if clock.expired or outcome.value <= 10 * ROUNDING:
+            if not left or outcome.value <= 10 * ROUNDING or clock.expired:
                 break
         assert first is not None
         fell = ", ".join(f"{value:.3g}" for value in values)

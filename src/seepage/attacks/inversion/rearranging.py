@@ -35,7 +35,7 @@ def rearranged(
     """
     best, value = tokens, score(tokens)
     for _ in range(tries):
-        if clock.expired or value <= enough:
+        if value <= enough or clock.expired:
             break
         other = moved(best, allowed, generator)
         if not torch.equal(other, best) and (found := score(other)) < value:

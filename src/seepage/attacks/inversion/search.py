@@ -104,10 +104,10 @@ class Best:
 
     def stop(self, clock: Clock, patience: int, *, settled: bool) -> str:
         """Why the search should end here, or nothing."""
-        if clock.expired:
-            return "budget"
         if float(self.values.max()) <= _SOLVED:
             return "solved"
+        if clock.expired:
+            return "budget"
         return "plateau" if settled and self._stands_still(patience) else ""
 
     def _stands_still(self, patience: int) -> bool:

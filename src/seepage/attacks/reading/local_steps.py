@@ -131,7 +131,7 @@ def read_through_steps(
         if better:
             best, guess = found, new
         vain = 0 if better else vain + 1
-        if vain == _IN_VAIN or clock.expired or (found.confirmed and found.outcome.open_rows == 0):
+        if vain == _IN_VAIN or (found.confirmed and found.outcome.open_rows == 0) or clock.expired:
             break
     return best
 

@@ -128,7 +128,7 @@ def represent(
     with training_mode(body, False), torch.enable_grad():
         for step, value in enumerate(values):
             clock.report(step=step, steps=steps, objective=value, inputs=Tensor())
-            if clock.expired:
+            if step + 1 < steps and clock.expired:
                 break
     z = torch.randn(len(wanted), LATENT, generator=torch.Generator().manual_seed(known.seed + 1))
     with torch.no_grad():

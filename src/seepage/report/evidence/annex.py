@@ -37,7 +37,7 @@ def annex_text(found: Evidence) -> str:
         ("Threat model", _threat(header)),
         ("What was tried", _tried(found)),
         ("Results", [found.verdict.headline, "", *attack_table(found), "", *_details(found)]),
-        ("Residual risk", [RESIDUAL[found.verdict.outcome], "", *_gate(found)]),
+        ("Residual risk", [*_residual(found), "", *_gate(found)]),
         ("Further safeguards", _measures(found)),
         ("Limits of this measurement", _limits(found)),
     ]
@@ -129,6 +129,11 @@ def _details(found: Evidence) -> list[str]:
         between = f"95 % interval {percent(share.low)} to {percent(share.high)}"
         lines.append(f"- Largest share of examples recovered exactly: {percent(share)} ({between}).")
     return lines
+
+
+def _residual(found: Evidence) -> list[str]:
+    in_part = [f"What these attacks got: {cell(found.in_part)}."] if found.in_part else []
+    return [RESIDUAL[found.verdict.outcome], *in_part]
 
 
 def _gate(found: Evidence) -> list[str]:

@@ -22,6 +22,8 @@ class AttackFinding:
     level: Level
     text: str
     """One sentence or two, for a reader who sees nothing else."""
+    in_part: str = ""
+    """What leaked where no example itself did: labels, words, features of a layer."""
 
     @property
     def title(self) -> str:
@@ -52,6 +54,12 @@ class Evidence:
         )
 
     @property
+    def in_part(self) -> str:
+        """What leaked where no attack shows that examples do; empty where one does, or nothing leaked."""
+        leaks = [one.in_part for one in self.findings if one.state == "leak"]
+        return "" if "" in leaks else "; ".join(dict.fromkeys(leaks))
+
+    @property
     def gated(self) -> bool:
         return bool(self.log.header.spec.get("fail_on"))
 
@@ -63,7 +71,7 @@ def _finding(log: AuditLog, summary: AttackSummary, summaries: list[AttackSummar
     if summary.claims_right is None:
         said = f"{summary.claimed_examples} examples are claimed. There was no truth to check them against."
         return AttackFinding(summary, "not_measured", "claimed", said)
-    level, text = judged(log, summary, summaries)
+    level, text, in_part = judged(log, summary, summaries)
     if summary.status == "partial":
         text = f"{text} {sentence(summary.reason)}"
     if level == "unknown":
@@ -72,4 +80,4 @@ def _finding(log: AuditLog, summary: AttackSummary, summaries: list[AttackSummar
         # a run that finished only in part has not shown that the rest of it shows nothing
         state = "not_measured" if summary.status == "partial" else "not_shown"
         return AttackFinding(summary, state, level, text)
-    return AttackFinding(summary, "leak", level, text)
+    return AttackFinding(summary, "leak", level, text, in_part)

@@ -47,7 +47,8 @@ def _attack(suite: Xml.Element, one: AttackFinding, found: Evidence) -> None:
     )
     reached = [said for said in found.ruling.above if said.startswith(f"{one.title}: ")]
     if reached or (one.state == "leak" and not found.gated):
-        _said(case, "failure", "leak", *reached, one.text)
+        kind = f"leak ({one.in_part})" if one.in_part else "leak"
+        _said(case, "failure", kind, *reached, one.text)
     elif one.state == "not_applicable":
         _said(case, "skipped", "", one.text)
     elif one.state == "not_measured":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seepage.report.evidence.findings import Evidence
+from seepage.report.evidence.findings import AttackFinding, Evidence
 from seepage.report.table import build_table
 from seepage.report.words import DASH, printable
 
@@ -33,7 +33,7 @@ def attack_table(found: Evidence) -> list[str]:
     """One line an attack, the guess beside each score."""
     summaries = [*([found.guess] if found.guess else []), *(one.summary for one in found.findings)]
     shown = build_table(found.log.header, summaries)
-    states = {one.title: STATES[one.state] for one in found.findings}
+    states = {one.title: _result(one) for one in found.findings}
     unit = f", {shown.main.suffix}" if shown.main.suffix else ""
     heads = [
         "attack",
@@ -48,6 +48,10 @@ def attack_table(found: Evidence) -> list[str]:
         state = "the guess itself" if row.is_baseline else states.get(row.title, DASH)
         rows.append([row.title, state, row.exact, score, guess])
     return table(heads, rows)
+
+
+def _result(one: AttackFinding) -> str:
+    return STATES[one.state] + (f" ({one.in_part})" if one.in_part else "")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

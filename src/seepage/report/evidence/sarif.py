@@ -48,13 +48,14 @@ def _rule(name: str) -> dict[str, Any]:
 def _result(one: AttackFinding, rules: list[str], found: Evidence) -> dict[str, Any]:
     place = quote(found.about or "seepage", safe="/")  # a URI, relative to the folder of the command
     name = one.summary.attack.name
+    in_part = f" ({one.in_part})" if one.in_part else ""
     same = hashlib.sha256(f"{found.log.header.title} {one.summary.attack.key}".encode()).hexdigest()
     return {
         "ruleId": name,
         "ruleIndex": rules.index(name),
         "kind": KINDS[one.state],
         "level": LEVELS[one.level] if one.state == "leak" else "none",
-        "message": {"text": f"{one.title}: {one.text}"},
+        "message": {"text": f"{one.title}{in_part}: {one.text}"},
         "locations": [{"physicalLocation": {"artifactLocation": {"uri": place}, "region": {"startLine": 1}}}],
         "partialFingerprints": {"seepage/v1": same},
         "properties": {

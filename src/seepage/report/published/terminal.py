@@ -40,11 +40,10 @@ def legend(table: Table) -> list[str]:
         margin = f" Margin ±{column.margin:g}." if judged else ""
         lines.append(f"{column.name}: {column.meaning}.{margin}")
     seeds = sorted({figure.n for row in table.rows for figure in row.figures.values()})
-    lines.append(
-        f"ours: mean (95 % interval) over {', '.join(map(str, seeds)) or 'no'} run(s); "
-        f"difference: ours minus paper; {OUTSIDE} marks {len(table.outside())} beyond the margin."
-    )
-    return lines
+    runs = f"{' or '.join(map(str, seeds)) or 'no'} run{'' if seeds == [1] else 's'}"
+    beside = f"; difference: ours minus paper; {OUTSIDE} marks {len(table.outside())} beyond the margin"
+    compared = any(table.compared(column) for column in table.columns)
+    return [*lines, f"ours: mean (95 % interval) over {runs}{beside if compared else ''}."]
 
 
 def texts(table: Table, row: Row, column: Column) -> list[str]:

@@ -81,7 +81,7 @@ class SignalUnmixer:
         roots: list[Roots] = []
         vain = 0
         for equations in self._likely_first(mixture, curvature, starts, index):
-            if roots and (clock.expired or vain == _IN_VAIN):
+            if roots and (vain == _IN_VAIN or clock.expired):
                 break
             roots.append(self._reached(mixture, equations, starts))
             vain = 0 if len(roots[-1].a) else vain + 1
