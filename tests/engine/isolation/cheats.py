@@ -33,8 +33,9 @@ SEEN: list[Tensor] = []
 def pictures(things: Any) -> Iterator[Tensor]:
     """Tensors of pictures, whatever they are called."""
     for thing in things:
-        tensor = thing.inputs if isinstance(thing, Batch) else thing
-        if isinstance(tensor, Tensor) and tensor.shape[1:] == SHAPE and tensor.is_floating_point():
+        # by type: asked for its class, a proxy that another package left behind may raise
+        tensor = thing.inputs if issubclass(type(thing), Batch) else thing
+        if issubclass(type(tensor), Tensor) and tensor.shape[1:] == SHAPE and tensor.is_floating_point():
             yield tensor.detach()
 
 
