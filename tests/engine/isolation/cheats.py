@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from seepage.attacks import Attack
 from seepage.core.types import Batch, Crafted, Exchange, Grant, Knowledge, Reconstruction
@@ -35,7 +36,9 @@ def pictures(things: Any) -> Iterator[Tensor]:
     for thing in things:
         # by type: asked for its class, a proxy that another package left behind may raise
         tensor = thing.inputs if issubclass(type(thing), Batch) else thing
-        if issubclass(type(tensor), Tensor) and tensor.shape[1:] == SHAPE and tensor.is_floating_point():
+        if not issubclass(type(tensor), Tensor) or is_lazy(tensor):  # which has no shape yet
+            continue
+        if tensor.shape[1:] == SHAPE and tensor.is_floating_point():
             yield tensor.detach()
 
 
